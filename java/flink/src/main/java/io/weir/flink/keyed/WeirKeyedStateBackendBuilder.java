@@ -1,0 +1,191 @@
+package io.weir.flink.keyed;
+
+import io.weir.flink.WeirConfig;
+import io.weir.flink.WeirOptions;
+import io.weir.flink.encoding.KeyCodec;
+import io.weir.flink.encoding.KeyCodecs;
+import io.weir.flink.errors.InvalidArgumentException;
+import io.weir.flink.nativelib.Engine;
+import io.weir.flink.nativelib.NativeBudget;
+import io.weir.flink.restore.RestoredMetadata;
+import io.weir.flink.restore.RestoredSources;
+import io.weir.flink.snapshot.Payload;
+import io.weir.flink.snapshot.WeirSnapshotStrategy;
+
+import org.apache.flink.api.common.typeutils.TypeSerializer;
+import org.apache.flink.runtime.memory.OpaqueMemoryResource;
+import org.apache.flink.runtime.state.AbstractKeyedStateBackendBuilder;
+import org.apache.flink.runtime.state.BackendBuildingException;
+import org.apache.flink.runtime.state.HeapPriorityQueuesManager;
+import org.apache.flink.runtime.state.StateBackend.KeyedStateBackendParameters;
+import org.apache.flink.runtime.state.StreamCompressionDecorator;
+import org.apache.flink.runtime.state.heap.HeapPriorityQueueSetFactory;
+import org.apache.flink.runtime.state.heap.HeapPriorityQueueSnapshotRestoreWrapper;
+import org.apache.flink.runtime.state.metrics.LatencyTrackingStateConfig;
+import org.apache.flink.runtime.state.metrics.SizeTrackingStateConfig;
+import org.apache.flink.util.IOUtils;
+import org.apache.flink.util.StateMigrationException;
+
+import java.io.IOException;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** Opens a branch of the store, from what was checkpointed before or empty, and puts a keyed backend on it. */
+public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBackendBuilder<K> {
+
+    private static final int QUEUE_CAPACITY = 128;
+
+    private final KeyedStateBackendParameters<K> parameters;
+    private final WeirConfig config;
+    private final String directory;
+    private final boolean explicitDirectory;
+    private final String branch;
+    private final OpaqueMemoryResource<NativeBudget> memory;
+
+    /**
+     * @param directory URI of the store's directory
+     * @param explicitDirectory whether the user named it; else a checkpoint may lie elsewhere
+     * @param branch where the attempt writes
+     * @param memory given to the backend; the caller gives it back if {@link #build} fails
+     */
+    public WeirKeyedStateBackendBuilder(
+            KeyedStateBackendParameters<K> parameters,
+            LatencyTrackingStateConfig latencyTrackingStateConfig,
+            SizeTrackingStateConfig sizeTrackingStateConfig,
+            StreamCompressionDecorator keyGroupCompressionDecorator,
+            WeirConfig config,
+            String directory,
+            boolean explicitDirectory,
+            String branch,
+            OpaqueMemoryResource<NativeBudget> memory) {
+        super(
+                parameters.getKvStateRegistry(),
+                parameters.getKeySerializer(),
+                parameters.getEnv().getUserCodeClassLoader().asClassLoader(),
+                parameters.getNumberOfKeyGroups(),
+                parameters.getKeyGroupRange(),
+                parameters.getEnv().getExecutionConfig(),
+                parameters.getTtlTimeProvider(),
+                latencyTrackingStateConfig,
+                sizeTrackingStateConfig,
+                parameters.getStateHandles(),
+                keyGroupCompressionDecorator,
+                parameters.getCancelStreamRegistry());
+        this.parameters = parameters;
+        this.config = config;
+        this.directory = directory;
+        this.explicitDirectory = explicitDirectory;
+        this.branch = branch;
+        this.memory = memory;
+    }
+
+    @Override
+    public WeirKeyedStateBackend<K> build() throws BackendBuildingException {
+        Engine engine = null;
+        try {
+            RestoredSources restored = RestoredSources.read(restoreStateHandles, keyGroupRange, numberOfKeyGroups);
+            RegisteredStates states = new RegisteredStates();
+            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues = new LinkedHashMap<>();
+            HeapPriorityQueueSetFactory queueFactory =
+                    new HeapPriorityQueueSetFactory(keyGroupRange, numberOfKeyGroups, QUEUE_CAPACITY);
+            TypeSerializer<K> keySerializer = restoreMetadata(restored, states, queues, queueFactory);
+            KeyCodec<K> keyCodec = KeyCodecs.forKey(keySerializer);
+            RestoredMetadata.checkKeyColumns(restored.payloads(), keyCodec.id());
+
+            String root = root(restored);
+            engine = open(root, restored);
+            cancelStreamRegistry.registerCloseable(engine::cancel);
+            EngineMetrics.register(parameters.getMetricGroup(), engine);
+            return new WeirKeyedStateBackend<>(
+                    kvStateRegistry,
+                    keySerializer,
+                    userCodeClassLoader,
+                    executionConfig,
+                    ttlTimeProvider,
+                    latencyTrackingStateConfig,
+                    sizeTrackingStateConfig,
+                    cancelStreamRegistry,
+                    keyGroupCompressionDecorator,
+                    new EncodedKeyContext<>(keyGroupRange, numberOfKeyGroups, keyCodec),
+                    engine,
+                    memory,
+                    states,
+                    new HeapPriorityQueuesManager(queues, queueFactory, keyGroupRange, numberOfKeyGroups),
+                    new WeirSnapshotStrategy<>(
+                            engine,
+                            root,
+                            config.storeConfig(),
+                            keyGroupRange,
+                            numberOfKeyGroups,
+                            keySerializer,
+                            keyCodec.id(),
+                            states,
+                            queues));
+        } catch (Exception | Error e) {
+            IOUtils.closeQuietly(engine);
+            if (e instanceof Error) {
+                throw (Error) e;
+            }
+            throw new BackendBuildingException("The keyed state of " + branch + " could not be opened.", e);
+        }
+    }
+
+    private TypeSerializer<K> restoreMetadata(
+            RestoredSources restored,
+            RegisteredStates states,
+            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues,
+            HeapPriorityQueueSetFactory queueFactory)
+            throws IOException, StateMigrationException {
+        RestoredMetadata<K> metadata =
+                new RestoredMetadata<>(
+                        userCodeClassLoader,
+                        keySerializerProvider,
+                        states,
+                        queues,
+                        queueFactory,
+                        keyGroupRange,
+                        numberOfKeyGroups);
+        for (Payload payload : restored.payloads()) {
+            metadata.add(payload);
+        }
+        return keySerializerProvider.currentSchemaSerializer();
+    }
+
+    /** New branches lie beside what they start from, so a directory that moved is refused where the user named it. */
+    private String root(RestoredSources restored) throws InvalidArgumentException {
+        if (restored.isEmpty() || restored.root().equals(directory)) {
+            return directory;
+        }
+        if (explicitDirectory) {
+            throw new InvalidArgumentException(
+                    String.format(
+                            "The checkpoint's rows lie in %s, but %s is %s. Set it to the former.",
+                            restored.root(), WeirOptions.DIRECTORY.key(), directory));
+        }
+        logger.warn(
+                "The checkpoint's rows lie in {} rather than under the checkpoint directory, in {}: the job goes on there.",
+                restored.root(),
+                directory);
+        return restored.root();
+    }
+
+    private Engine open(String root, RestoredSources restored) throws IOException {
+        logger.info(
+                "Opening branch {} in {} for key groups {} from {} version(s), with {} bytes of memory for the slot.",
+                branch,
+                root,
+                keyGroupRange,
+                restored.sources().size(),
+                memory.getSize());
+        return Engine.open(
+                memory.getResourceHandle(),
+                root,
+                config.engineConfig(memory.getSize()),
+                branch,
+                keyGroupRange.getStartKeyGroup(),
+                keyGroupRange.getEndKeyGroup(),
+                restored.sources(),
+                restored.checkpoint(),
+                restored.nextSequence());
+    }
+}

@@ -1,0 +1,140 @@
+package io.weir.flink.restore;
+
+import io.weir.flink.errors.CorruptHandleException;
+import io.weir.flink.errors.StateKindMismatchException;
+import io.weir.flink.keyed.RegisteredState;
+import io.weir.flink.keyed.RegisteredStates;
+import io.weir.flink.snapshot.Payload;
+
+import org.apache.flink.api.common.typeutils.TypeSerializer;
+import org.apache.flink.api.common.typeutils.TypeSerializerSchemaCompatibility;
+import org.apache.flink.runtime.state.KeyExtractorFunction;
+import org.apache.flink.runtime.state.KeyGroupRange;
+import org.apache.flink.runtime.state.Keyed;
+import org.apache.flink.runtime.state.KeyedBackendSerializationProxy;
+import org.apache.flink.runtime.state.PriorityComparable;
+import org.apache.flink.runtime.state.RegisteredKeyValueStateBackendMetaInfo;
+import org.apache.flink.runtime.state.RegisteredPriorityQueueStateBackendMetaInfo;
+import org.apache.flink.runtime.state.StateSerializerProvider;
+import org.apache.flink.runtime.state.heap.HeapPriorityQueueElement;
+import org.apache.flink.runtime.state.heap.HeapPriorityQueueSet;
+import org.apache.flink.runtime.state.heap.HeapPriorityQueueSetFactory;
+import org.apache.flink.runtime.state.heap.HeapPriorityQueueSnapshotRestoreWrapper;
+import org.apache.flink.runtime.state.metainfo.StateMetaInfoSnapshot;
+import org.apache.flink.util.StateMigrationException;
+
+import java.io.IOException;
+import java.util.Map;
+
+/** Brings back what payloads say of states and serializers, and checks it against the job. */
+public final class RestoredMetadata<K> {
+
+    private final ClassLoader userCodeClassLoader;
+    private final StateSerializerProvider<K> keySerializer;
+    private final RegisteredStates states;
+    private final Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues;
+    private final HeapPriorityQueueSetFactory queueFactory;
+    private final KeyGroupRange range;
+    private final int numberOfKeyGroups;
+    private boolean keySerializerChecked;
+
+    /**
+     * @param keySerializer learns of the previous key serializer
+     * @param states receives the states
+     * @param queues receives timers' queues, which are empty: Flink restores timers on the heap itself
+     */
+    public RestoredMetadata(
+            ClassLoader userCodeClassLoader,
+            StateSerializerProvider<K> keySerializer,
+            RegisteredStates states,
+            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues,
+            HeapPriorityQueueSetFactory queueFactory,
+            KeyGroupRange range,
+            int numberOfKeyGroups) {
+        this.userCodeClassLoader = userCodeClassLoader;
+        this.keySerializer = keySerializer;
+        this.states = states;
+        this.queues = queues;
+        this.queueFactory = queueFactory;
+        this.range = range;
+        this.numberOfKeyGroups = numberOfKeyGroups;
+    }
+
+    /**
+     * Takes over one payload's states.
+     *
+     * @throws StateMigrationException if the job's key serializer cannot read the keys, or two payloads disagree
+     */
+    public void add(Payload payload) throws IOException, StateMigrationException {
+        KeyedBackendSerializationProxy<K> serializers = payload.serializers(userCodeClassLoader);
+        checkKeySerializer(serializers);
+        for (StateMetaInfoSnapshot snapshot : serializers.getStateMetaInfoSnapshots()) {
+            if (snapshot.getBackendStateType() == StateMetaInfoSnapshot.BackendStateType.PRIORITY_QUEUE) {
+                queues.computeIfAbsent(
+                        snapshot.getName(),
+                        name -> queue(snapshot));
+            } else {
+                addState(payload, new RegisteredKeyValueStateBackendMetaInfo<>(snapshot));
+            }
+        }
+    }
+
+    private void addState(Payload payload, RegisteredKeyValueStateBackendMetaInfo<?, ?> metaInfo)
+            throws IOException, StateMigrationException {
+        RegisteredState<?, ?> known = states.get(metaInfo.getName());
+        if (known != null) {
+            if (known.kind() != metaInfo.getStateType()) {
+                throw new StateKindMismatchException(known.name(), known.kind(), metaInfo.getStateType());
+            }
+            return;
+        }
+        Payload.StateColumns columns = payload.columns(metaInfo.getName());
+        if (columns == null) {
+            throw new CorruptHandleException(
+                    "The checkpoint says nothing of how the keys of state '" + metaInfo.getName() + "' are written.");
+        }
+        states.put(new RegisteredState<>(metaInfo, columns.namespaceCodec, columns.userKeyCodec));
+    }
+
+    private void checkKeySerializer(KeyedBackendSerializationProxy<K> serializers) throws StateMigrationException {
+        if (keySerializerChecked) {
+            return;
+        }
+        TypeSerializer<K> current = keySerializer.currentSchemaSerializer();
+        TypeSerializerSchemaCompatibility<K> compatibility =
+                keySerializer.setPreviousSerializerSnapshotForRestoredState(serializers.getKeySerializerSnapshot());
+        if (compatibility.isIncompatible() || compatibility.isCompatibleAfterMigration()) {
+            throw new StateMigrationException(
+                    String.format(
+                            "The new key serializer (%s) must be compatible with the previous key serializer (%s).",
+                            current, keySerializer.previousSchemaSerializer()));
+        }
+        keySerializerChecked = true;
+    }
+
+    /**
+     * Makes sure that the keys are still written in the columns of the checkpoint.
+     *
+     * @param codec the columns of the job's key serializer
+     */
+    public static void checkKeyColumns(Iterable<Payload> payloads, String codec) throws StateMigrationException {
+        for (Payload payload : payloads) {
+            if (!payload.keyCodec.equals(codec)) {
+                throw new StateMigrationException(
+                        String.format(
+                                "The keys of the checkpoint were written as %s; the job's key serializer writes them as %s,"
+                                        + " which cannot be migrated.",
+                                payload.keyCodec, codec));
+            }
+        }
+    }
+
+    private <T extends HeapPriorityQueueElement & PriorityComparable<? super T> & Keyed<?>>
+            HeapPriorityQueueSnapshotRestoreWrapper<T> queue(StateMetaInfoSnapshot snapshot) {
+        RegisteredPriorityQueueStateBackendMetaInfo<T> metaInfo =
+                new RegisteredPriorityQueueStateBackendMetaInfo<>(snapshot);
+        HeapPriorityQueueSet<T> queue = queueFactory.create(metaInfo.getName(), metaInfo.getElementSerializer());
+        return new HeapPriorityQueueSnapshotRestoreWrapper<>(
+                queue, metaInfo, KeyExtractorFunction.forKeyedObjects(), range, numberOfKeyGroups);
+    }
+}

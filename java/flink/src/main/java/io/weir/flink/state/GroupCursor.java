@@ -1,0 +1,94 @@
+package io.weir.flink.state;
+
+import io.weir.flink.encoding.RowKey;
+import io.weir.flink.nativelib.Bytes;
+import io.weir.flink.nativelib.Engine;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+
+/**
+ * Walks over the entries of one map or list in the order of their suffixes, page by page; a
+ * position, as {@link io.weir.flink.keyed.RowCursor} is.
+ */
+final class GroupCursor {
+
+    private static final int FIRST_PAGE_BYTES = 4 << 10;
+    private static final int MAX_PAGE_BYTES = 256 << 10;
+
+    private final Engine engine;
+    private final RowKey key = new RowKey();
+    private final int prefixLength;
+    private final Bytes page = new Bytes(FIRST_PAGE_BYTES);
+    private int pageBytes = FIRST_PAGE_BYTES;
+    private ByteBuffer header;
+    private int position;
+    private boolean started;
+    private boolean more = true;
+
+    private int suffixOffset;
+    private int suffixEnd;
+    private int valueEnd;
+
+    /**
+     * @param prefix key group, state, key and namespace; copied
+     */
+    GroupCursor(Engine engine, RowKey prefix) {
+        this.engine = engine;
+        this.prefixLength = prefix.length();
+        key.set(prefix.bytes(), 0, prefixLength);
+    }
+
+    /** Moves on to the next entry; false behind the last one. */
+    boolean next() throws IOException {
+        while (position >= page.length()) {
+            if (!more) {
+                return false;
+            }
+            key.truncate(prefixLength);
+            if (started) {
+                key.append(page.array(), suffixOffset, suffixEnd - suffixOffset);
+            }
+            more = engine.groupPage(key, prefixLength, !started, pageBytes, page);
+            header = ByteBuffer.wrap(page.array()).order(ByteOrder.LITTLE_ENDIAN);
+            pageBytes = Math.min(pageBytes * 4, MAX_PAGE_BYTES);
+            position = 0;
+            if (page.length() == 0) {
+                if (more) {
+                    throw new IllegalStateException(
+                            "The engine answered an empty page although entries are left.");
+                }
+                return false;
+            }
+            started = true;
+        }
+        int suffixLength = header.getInt(position);
+        int valueLength = header.getInt(position + 4);
+        suffixOffset = position + 8;
+        suffixEnd = suffixOffset + suffixLength;
+        valueEnd = suffixEnd + valueLength;
+        position = valueEnd;
+        return true;
+    }
+
+    byte[] array() {
+        return page.array();
+    }
+
+    int suffixOffset() {
+        return suffixOffset;
+    }
+
+    int suffixEnd() {
+        return suffixEnd;
+    }
+
+    int valueOffset() {
+        return suffixEnd;
+    }
+
+    int valueLength() {
+        return valueEnd - suffixEnd;
+    }
+}

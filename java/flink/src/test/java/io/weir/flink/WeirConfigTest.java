@@ -1,0 +1,107 @@
+package io.weir.flink;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.IllegalConfigurationException;
+import org.apache.flink.configuration.StateBackendOptions;
+import org.apache.flink.runtime.state.StateBackend;
+import org.apache.flink.runtime.state.StateBackendLoader;
+
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.api.Test;
+
+import java.util.List;
+
+class WeirConfigTest {
+
+    private static Configuration with(String key, String value) {
+        Configuration configuration = new Configuration();
+        configuration.setString(key, value);
+        return configuration;
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "state.backend.weir.store, fluss, 'embedded'",
+        "state.backend.weir.directory, '  ', absolute directory",
+        "state.backend.weir.memory.managed, perhaps, true or false",
+        "state.backend.weir.memory.fixed-per-slot, 0, greater than 0",
+        "state.backend.weir.memory.fixed-per-slot, much, greater than 0",
+        "state.backend.weir.memory.working-set, -1 mb, greater than 0",
+        "state.backend.weir.memory.max-dirty-ratio, 0, at most 0.9",
+        "state.backend.weir.memory.max-dirty-ratio, 1.5, at most 0.9",
+        "state.backend.weir.memory.max-dirty-ratio, half, at most 0.9",
+        "state.backend.weir.memory.max-dirty-ratio, NaN, at most 0.9",
+        "state.backend.weir.store.timeout, 0 s, longer than 0",
+        "state.backend.weir.store.timeout, soon, longer than 0",
+        "state.backend.weir.runtime.threads, 0, from 1 to 64",
+        "state.backend.weir.runtime.threads, 65, from 1 to 64",
+        "state.backend.weir.runtime.threads, two, from 1 to 64",
+        "state.backend.weir.embedded.gc.min-age, never, a duration",
+        "state.backend.weir.timer-service.factory, rocksdb, 'heap'"
+    })
+    void aWrongValueIsRefusedWithOptionValueAndWhatIsAllowed(String key, String value, String allowed) {
+        Configuration configuration = with(key, value);
+        assertThatThrownBy(() -> WeirConfig.of(configuration))
+                .isInstanceOf(IllegalConfigurationException.class)
+                .hasMessageContaining(key)
+                .hasMessageContaining(value)
+                .hasMessageContaining(allowed);
+    }
+
+    @Test
+    void defaultsAreHandedToTheEngine() {
+        List<String> config = WeirConfig.of(new Configuration()).engineConfig(1000);
+        assertThat(config)
+                .containsExactly(
+                        "store.timeout-ms",
+                        "60000",
+                        "runtime.threads",
+                        "2",
+                        "slatedb.gc.min-age-ms",
+                        "300000",
+                        "engine.max-dirty-bytes",
+                        "250");
+        assertThat(WeirConfig.of(with("state.backend.weir.memory.working-set", "3 mb")).engineConfig(1000))
+                .containsSequence("engine.working-set-bytes", Integer.toString(3 << 20));
+    }
+
+    @Test
+    void flinkFindsTheBackendByTheNameOfItsFactory() throws Exception {
+        Configuration configuration =
+                with(StateBackendOptions.STATE_BACKEND.key(), WeirStateBackendFactory.class.getName());
+        StateBackend backend =
+                StateBackendLoader.loadStateBackendFromConfig(configuration, getClass().getClassLoader(), null);
+        assertThat(backend).isInstanceOf(WeirStateBackend.class);
+        assertThat(backend.useManagedMemory()).isTrue();
+        configuration.setString(WeirOptions.FIXED_MEMORY_PER_SLOT.key(), "64 mb");
+        assertThat(new WeirStateBackendFactory().createFromConfig(configuration, null).useManagedMemory()).isFalse();
+        configuration.setString(WeirOptions.RUNTIME_THREADS.key(), "many");
+        assertThatThrownBy(() -> new WeirStateBackendFactory().createFromConfig(configuration, null))
+                .isInstanceOf(IllegalConfigurationException.class);
+    }
+
+    @Test
+    void theOptionsPageNamesEveryOption() throws Exception {
+        String page = WeirOptionsDocs.page();
+        assertThat(page)
+                .contains("`state.backend.weir.store` | embedded | `embedded`, `memory` |")
+                .contains("`state.backend.weir.store.timeout` | 1 min | duration |")
+                .contains("`state.backend.weir.memory.fixed-per-slot` | none | memory size |");
+        assertThat(page.lines().filter(line -> line.startsWith("| `")).count()).isEqualTo(10);
+    }
+
+    @Test
+    void operatorsKeepTheirNameOverSubtasksAndAreSanitised() {
+        assertThat(BranchNames.operator("Map_ea632d67(1/4)")).isEqualTo("Map_ea632d67_1_4_");
+        assertThat(BranchNames.operator("Map_ea632d67_(1/4)")).isEqualTo("Map_ea632d67");
+        assertThat(BranchNames.operator("Map_ea632d67_(12/14)")).isEqualTo("Map_ea632d67");
+        assertThat(BranchNames.operator("a b/c:ü")).isEqualTo("a_b_c__");
+        assertThat(BranchNames.operator("..")).isEqualTo("__");
+        assertThat(BranchNames.operator("")).isEqualTo("_");
+        assertThat(BranchNames.operator("x".repeat(500) + "_id")).hasSizeLessThan(200).endsWith("_id");
+    }
+}

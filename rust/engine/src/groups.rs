@@ -1,0 +1,366 @@
+//! Maps and lists: a hash table of groups, each an ordered list of its rows in memory.
+
+use std::cmp::Ordering;
+
+use hashbrown::HashTable;
+
+use crate::rows::RowKey;
+use crate::slab::{Slab, Vacant};
+
+/// The rows of one key and namespace of a map or list state.
+pub(crate) struct Group {
+    pub prefix: RowKey,
+    pub hash: u32,
+    /// A row of this group that is not in memory does not exist.
+    pub complete: bool,
+    /// Used since the last sweep of empty groups.
+    pub referenced: bool,
+    pub rows: OrderedRows,
+}
+
+impl Vacant for Group {
+    fn vacant() -> Self {
+        Self { prefix: RowKey::EMPTY, hash: 0, complete: false, referenced: false, rows: OrderedRows::default() }
+    }
+}
+
+/// All groups in memory.
+pub(crate) struct Groups {
+    slab: Slab<Group, 32>,
+    index: HashTable<(u32, u32)>,
+    /// Complete groups without a row in memory, each a proof of absence; nothing else holds them.
+    pub empty: usize,
+    hand: u32,
+}
+
+impl Groups {
+    pub fn new() -> Self {
+        Self { slab: Slab::new(), index: HashTable::new(), empty: 0, hand: 0 }
+    }
+
+    #[inline]
+    pub fn find(&self, hash: u32, prefix: &[u8]) -> Option<u32> {
+        let slab = &self.slab;
+        self.index
+            .find(spread(hash), |&(h, id)| h == hash && slab[id].prefix.as_slice() == prefix)
+            .map(|&(_, id)| id)
+    }
+
+    pub fn insert(&mut self, hash: u32, prefix: &[u8], complete: bool) -> u32 {
+        let id = self.slab.alloc();
+        self.slab[id] =
+            Group { prefix: RowKey::new(prefix), hash, complete, referenced: true, rows: OrderedRows::default() };
+        self.index.insert_unique(spread(hash), (hash, id), |&(h, _)| spread(h));
+        id
+    }
+
+    /// Forgets a group that holds no rows.
+    pub fn remove(&mut self, id: u32) {
+        debug_assert!(self.slab[id].rows.is_empty());
+        let hash = self.slab[id].hash;
+        if let Ok(entry) = self.index.find_entry(spread(hash), |&(_, other)| other == id) {
+            entry.remove();
+        }
+        self.slab[id] = Group::vacant();
+        self.slab.release(id);
+        while self.slab.pop_chunk() {}
+        if self.index.capacity() > 8 * self.index.len() + 64 {
+            self.index.shrink_to(2 * self.index.len(), |&(h, _)| spread(h));
+        }
+    }
+
+    /// The next empty group that was not used since the hand passed; stops after `steps`.
+    pub fn next_empty(&mut self, mut steps: usize) -> Option<u32> {
+        while steps > 0 && self.empty > 0 {
+            steps -= 1;
+            if self.hand >= self.slab.end() {
+                self.hand = 0;
+            }
+            let id = self.hand;
+            self.hand += 1;
+            if !self.slab.is_used(id) {
+                continue;
+            }
+            let group = &mut self.slab[id];
+            if group.rows.is_empty() && !std::mem::take(&mut group.referenced) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.slab.end()).filter(|&id| self.slab.is_used(id))
+    }
+
+    pub fn is_used(&self, id: u32) -> bool {
+        self.slab.is_used(id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.used()
+    }
+
+    /// Bytes of the table and of the groups, without their prefixes and lists.
+    pub fn bytes(&self) -> usize {
+        self.slab.bytes() + self.index.allocation_size()
+    }
+}
+
+impl std::ops::Index<u32> for Groups {
+    type Output = Group;
+
+    #[inline]
+    fn index(&self, id: u32) -> &Group {
+        &self.slab[id]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Groups {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut Group {
+        &mut self.slab[id]
+    }
+}
+
+/// The hash that a table gets for a row or group whose 32 hash bits are kept: the table takes the place from the low
+/// bits and the tag from the high ones.
+#[inline]
+pub(crate) fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Names of rows in the order of their suffixes: sorted chunks, so that a list fills them by appending and a map of any
+/// size takes an insert in a bounded move. The suffixes lie in the rows; of each, the order needs 64 bits in most cases.
+#[derive(Default)]
+pub(crate) struct OrderedRows {
+    first: Vec<Entry>,
+    rest: Vec<Vec<Entry>>,
+    len: usize,
+    bytes: usize,
+}
+
+const CHUNK: usize = 256;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    head: [u32; 2],
+    id: u32,
+}
+
+/// A place between or at the entries of [`OrderedRows`].
+#[derive(Clone, Copy)]
+pub(crate) struct Position {
+    chunk: usize,
+    entry: usize,
+}
+
+/// Grows with the suffix, not always strictly. Nearly all suffixes begin with a null marker below 3, which is folded
+/// into two bits to leave room for what follows it.
+#[inline]
+fn head(suffix: &[u8]) -> [u32; 2] {
+    let mut bytes = [0; 8];
+    let class = suffix.first().map_or(0, |&byte| byte.min(3));
+    let from = if class == 3 { suffix } else { suffix.get(1..).unwrap_or(&[]) };
+    let len = from.len().min(8);
+    bytes[..len].copy_from_slice(&from[..len]);
+    let head = u64::from(class) << 62 | u64::from_be_bytes(bytes) >> 2;
+    [(head >> 32) as u32, head as u32]
+}
+
+impl OrderedRows {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the chunks and of the list of chunks.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[inline]
+    fn chunk(&self, chunk: usize) -> &Vec<Entry> {
+        if chunk == 0 { &self.first } else { &self.rest[chunk - 1] }
+    }
+
+    fn chunk_mut(&mut self, chunk: usize) -> &mut Vec<Entry> {
+        if chunk == 0 { &mut self.first } else { &mut self.rest[chunk - 1] }
+    }
+
+    fn count_bytes(&mut self) {
+        let chunks = self.first.capacity() + self.rest.iter().map(Vec::capacity).sum::<usize>();
+        self.bytes = chunks * size_of::<Entry>() + self.rest.capacity() * size_of::<Vec<Entry>>();
+    }
+
+    /// Where `suffix` is, or would be inserted.
+    #[inline]
+    pub fn find<'a>(&self, suffix: &[u8], suffix_of: impl Fn(u32) -> &'a [u8]) -> Result<(Position, u32), Position> {
+        let head = head(suffix);
+        let order =
+            |entry: &Entry| entry.head.cmp(&head).then_with(|| suffix_of(entry.id).cmp(suffix));
+        // The last chunk whose first entry is not greater; every chunk but the first has an entry.
+        let chunk = self.rest.partition_point(|chunk| order(&chunk[0]) != Ordering::Greater);
+        match self.chunk(chunk).binary_search_by(order) {
+            Ok(entry) => Ok((Position { chunk, entry }, self.chunk(chunk)[entry].id)),
+            Err(entry) => Err(Position { chunk, entry }),
+        }
+    }
+
+    /// Inserts at the place that [`Self::find`] gave.
+    pub fn insert(&mut self, mut at: Position, suffix: &[u8], id: u32) {
+        let entry = Entry { head: head(suffix), id };
+        self.len += 1;
+        if self.chunk(at.chunk).len() >= CHUNK {
+            if at.entry == CHUNK && at.chunk == self.rest.len() {
+                // Appending: leave the full chunk as it is.
+                self.rest.push(Vec::with_capacity(4));
+                at = Position { chunk: at.chunk + 1, entry: 0 };
+            } else {
+                let upper = self.chunk_mut(at.chunk).split_off(CHUNK / 2);
+                self.rest.insert(at.chunk, upper);
+                if at.entry > CHUNK / 2 {
+                    at = Position { chunk: at.chunk + 1, entry: at.entry - CHUNK / 2 };
+                }
+            }
+            self.chunk_mut(at.chunk).insert(at.entry, entry);
+            self.count_bytes();
+            return;
+        }
+        let chunk = self.chunk_mut(at.chunk);
+        let before = chunk.capacity();
+        chunk.insert(at.entry, entry);
+        self.bytes += (self.chunk(at.chunk).capacity() - before) * size_of::<Entry>();
+    }
+
+    pub fn remove(&mut self, at: Position) {
+        self.len -= 1;
+        let chunk = self.chunk_mut(at.chunk);
+        let before = chunk.capacity();
+        chunk.remove(at.entry);
+        if chunk.len() < chunk.capacity() / 4 {
+            chunk.shrink_to(2 * chunk.len());
+        }
+        let after = chunk.capacity();
+        if chunk.is_empty() && !self.rest.is_empty() {
+            if at.chunk == 0 {
+                self.first = self.rest.remove(0);
+            } else {
+                self.rest.remove(at.chunk - 1);
+            }
+            if self.rest.len() < self.rest.capacity() / 4 {
+                self.rest.shrink_to(2 * self.rest.len());
+            }
+            self.count_bytes();
+        } else if self.chunk(at.chunk).len() < CHUNK / 8 && !self.rest.is_empty() {
+            // Merge with a neighbour, so that evictions do not leave a list of nearly empty chunks.
+            let left = if at.chunk == self.rest.len() { at.chunk - 1 } else { at.chunk };
+            if self.chunk(left).len() + self.chunk(left + 1).len() <= CHUNK / 2 {
+                let right = self.rest.remove(left);
+                self.chunk_mut(left).extend(right);
+                self.count_bytes();
+            } else {
+                self.bytes -= (before - after) * size_of::<Entry>();
+            }
+        } else {
+            self.bytes -= (before - after) * size_of::<Entry>();
+        }
+    }
+
+    /// Names another place as the holder of the same row.
+    pub fn rename(&mut self, at: Position, id: u32) {
+        self.chunk_mut(at.chunk)[at.entry].id = id;
+    }
+
+    pub fn start(&self) -> Position {
+        Position { chunk: 0, entry: 0 }
+    }
+
+    /// The place of the first row after `suffix`.
+    pub fn after<'a>(&self, suffix: &[u8], suffix_of: impl Fn(u32) -> &'a [u8]) -> Position {
+        match self.find(suffix, suffix_of) {
+            Ok((at, _)) => Position { chunk: at.chunk, entry: at.entry + 1 },
+            Err(at) => at,
+        }
+    }
+
+    /// The names from `at` on, in order.
+    pub fn iter_from(&self, at: Position) -> impl Iterator<Item = u32> + '_ {
+        let skip = at.entry;
+        (at.chunk..=self.rest.len())
+            .flat_map(move |chunk| self.chunk(chunk).iter().skip(if chunk == at.chunk { skip } else { 0 }))
+            .map(|entry| entry.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn heads_grow_with_suffixes() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut suffixes: Vec<Vec<u8>> = (0..3000)
+            .map(|_| (0..rng.random_range(0..12)).map(|_| rng.random_range(0..5) * rng.random_range(0..=60)).collect())
+            .collect();
+        suffixes.extend([vec![], vec![0], vec![1], vec![2], vec![3], vec![255; 9], vec![3, 0], vec![2, 255]]);
+        suffixes.sort();
+        for pair in suffixes.windows(2) {
+            assert!(head(&pair[0]) <= head(&pair[1]), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn equals_a_sorted_map() {
+        for (seed, spread) in [(1, 40_u64), (2, 3000), (3, 1 << 40)] {
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let mut suffixes: Vec<Vec<u8>> = Vec::new();
+            let mut model: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+            let mut rows = OrderedRows::default();
+            for step in 0..6000 {
+                let growing = step % 3000 < 2000;
+                let mut suffix = vec![rng.random_range(0..4_u8)];
+                suffix.extend(rng.random_range(0..spread).to_be_bytes());
+                if !growing && !model.is_empty() {
+                    let keys: Vec<_> = model.range(suffix.clone()..).take(1).map(|(k, _)| k.clone()).collect();
+                    suffix = keys.into_iter().next().unwrap_or(suffix);
+                }
+                let found = rows.find(&suffix, |id| &suffixes[id as usize]);
+                match found {
+                    Ok((_, id)) if growing => assert_eq!(model[&suffix], id),
+                    Ok((at, _)) => {
+                        rows.remove(at);
+                        assert!(model.remove(&suffix).is_some());
+                    }
+                    Err(at) => {
+                        assert!(!model.contains_key(&suffix));
+                        let id = suffixes.len() as u32;
+                        suffixes.push(suffix.clone());
+                        rows.insert(at, &suffix, id);
+                        model.insert(suffix.clone(), id);
+                    }
+                }
+                if step % 97 == 0 {
+                    let at = rows.after(&suffix, |id| &suffixes[id as usize]);
+                    let expected: Vec<u32> = model
+                        .range::<[u8], _>((std::ops::Bound::Excluded(&suffix[..]), std::ops::Bound::Unbounded))
+                        .map(|(_, id)| *id)
+                        .collect();
+                    assert_eq!(rows.iter_from(at).collect::<Vec<_>>(), expected);
+                    let bytes = rows.bytes();
+                    rows.count_bytes();
+                    assert_eq!(rows.bytes(), bytes);
+                    assert_eq!(rows.len(), model.len());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,814 @@
+//! The rows in memory and everything that must change together with them. Calls neither block nor know of a store.
+
+use std::hash::{BuildHasher, Hasher};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::absence::Absence;
+use crate::batch::Batch;
+use crate::epochs::Epochs;
+use crate::groups::{Groups, Position, spread};
+use crate::options::EngineOptions;
+use crate::resident::Resident;
+use crate::rows::{FLUSHING, IN_GROUP, MAYBE_STORED, REFERENCED, RowKey, Rows, Slot, USED};
+
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What is known about a row without asking the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// In memory, at this place.
+    Row(u32),
+    Absent,
+    Unknown,
+}
+
+/// Counters that the working set keeps itself.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub evictions: u64,
+    pub elided_rows: u64,
+    pub displaced_values: u64,
+}
+
+/// A group that is being read from its start, page by page, and kept.
+struct Load {
+    group: u32,
+    /// All rows up to this suffix are in memory.
+    until: Vec<u8>,
+    bytes: usize,
+}
+
+pub(crate) struct WorkingSet<V> {
+    pub rows: Rows<V>,
+    /// Hash and place of the value rows.
+    index: HashTable<(u32, u32)>,
+    hasher: DefaultHashBuilder,
+    pub groups: Groups,
+    pub epochs: Epochs<V>,
+    pub absence: Absence,
+    /// Heap bytes of keys, values, displaced values, group prefixes and lists of groups.
+    heap_bytes: usize,
+    pub dirty_rows: usize,
+    /// Bytes of dirty rows with their places, and of displaced values.
+    pub dirty_bytes: usize,
+    /// Bytes of the batch that is being written.
+    pub batch_bytes: usize,
+    /// Bytes of pages of the store that are being merged.
+    pub page_bytes: usize,
+    pub store_bytes: usize,
+    /// The row whose value's address the caller has.
+    pub lent: u32,
+    load: Option<Load>,
+    hand: u32,
+    /// The hand found nothing to evict, and nothing has become evictable since.
+    exhausted: bool,
+    pub counters: Counters,
+    #[cfg(any(test, feature = "seeded-defects"))]
+    defect: Option<crate::options::Defect>,
+}
+
+impl<V: Resident> WorkingSet<V> {
+    /// `filter_bytes`: what the filter of evicted keys may grow to.
+    pub fn new(options: &EngineOptions, filter_bytes: usize) -> Self {
+        Self {
+            rows: Rows::new(),
+            index: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            groups: Groups::new(),
+            epochs: Epochs::new(),
+            absence: Absence::new(options.fresh, filter_bytes),
+            heap_bytes: 0,
+            dirty_rows: 0,
+            dirty_bytes: 0,
+            batch_bytes: 0,
+            page_bytes: 0,
+            store_bytes: 0,
+            lent: NONE,
+            load: None,
+            hand: 0,
+            exhausted: false,
+            counters: Counters::default(),
+            #[cfg(any(test, feature = "seeded-defects"))]
+            defect: options.defect,
+        }
+    }
+
+    // ---- looking up
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// Of a row of a group; not what [`Self::hash`] gives for the whole key.
+    fn group_row_hash(&self, prefix: &[u8], suffix: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(prefix);
+        hasher.write(suffix);
+        hasher.finish()
+    }
+
+    #[inline]
+    fn find_in_index(&self, hash: u32, key: &[u8]) -> Option<u32> {
+        let rows = &self.rows;
+        self.index.find(spread(hash), |&(h, id)| h == hash && rows[id].key.as_slice() == key).map(|&(_, id)| id)
+    }
+
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Found {
+        let hash = self.hash(key);
+        match self.find_in_index(fold(hash), key) {
+            Some(id) => Found::Row(id),
+            None if self.absence.is_known(hash) => Found::Absent,
+            None => Found::Unknown,
+        }
+    }
+
+    #[inline]
+    pub fn find_group(&self, prefix: &[u8]) -> Option<u32> {
+        self.groups.find(fold(self.hash(prefix)), prefix)
+    }
+
+    /// Whether a group that is not in memory has no rows.
+    pub fn group_is_known_empty(&self, prefix: &[u8]) -> bool {
+        self.absence.is_known(group_hash(self.hash(prefix)))
+    }
+
+    #[inline]
+    pub fn find_in_group(&mut self, prefix: &[u8], suffix: &[u8]) -> Found {
+        let hash = self.hash(prefix);
+        let Some(group) = self.groups.find(fold(hash), prefix) else {
+            let absent = self.absence.is_known(group_hash(hash))
+                || self.absence.is_known(self.group_row_hash(prefix, suffix));
+            return if absent { Found::Absent } else { Found::Unknown };
+        };
+        match self.find_row(group, suffix) {
+            Ok((_, id)) => Found::Row(id),
+            Err(_) if self.groups[group].complete => {
+                self.groups[group].referenced = true;
+                Found::Absent
+            }
+            Err(_) if self.absence.is_known(self.group_row_hash(prefix, suffix)) => Found::Absent,
+            Err(_) => Found::Unknown,
+        }
+    }
+
+    #[inline]
+    fn find_row(&self, group: u32, suffix: &[u8]) -> Result<(Position, u32), Position> {
+        self.groups[group].rows.find(suffix, |id| self.rows[id].key.as_slice())
+    }
+
+    #[inline]
+    pub fn touch(&mut self, id: u32) -> Option<&V> {
+        let slot = &mut self.rows[id];
+        slot.flags |= REFERENCED;
+        slot.value.as_ref()
+    }
+
+    /// What memory says of a row of a group: `Some(None)` if it is known to be absent.
+    pub fn group_row(&self, group: u32, suffix: &[u8]) -> Option<Option<&V>> {
+        self.find_row(group, suffix).ok().map(|(_, id)| self.rows[id].value.as_ref())
+    }
+
+    /// The places of a group's rows in the order of their suffixes, those after `after` only.
+    pub fn group_rows(&self, group: u32, after: Option<&[u8]>) -> impl Iterator<Item = u32> + '_ {
+        let rows = &self.groups[group].rows;
+        let from = match after {
+            None => rows.start(),
+            Some(suffix) => rows.after(suffix, |id| self.rows[id].key.as_slice()),
+        };
+        rows.iter_from(from)
+    }
+
+    // ---- changing
+
+    /// Writes a value row; `None` deletes it.
+    #[inline]
+    pub fn set(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let hash = self.hash(key);
+        if let Some(id) = self.find_in_index(fold(hash), key) {
+            return self.write(id, value);
+        }
+        let absent = self.absence.is_known(hash);
+        if absent && value.is_none() {
+            return;
+        }
+        let id = self.insert(RowKey::new(key), value, fold(hash), if absent { 0 } else { MAYBE_STORED });
+        self.index.insert_unique(spread(fold(hash)), (fold(hash), id), |&(h, _)| spread(h));
+        self.mark_dirty(id);
+    }
+
+    /// Writes a row of a group; `None` deletes it. `unused`: the caller knows that the key was never written.
+    #[inline]
+    pub fn set_in_group(&mut self, prefix: &[u8], suffix: &[u8], value: Option<&[u8]>, unused: bool) {
+        let hash = self.hash(prefix);
+        let found = self.groups.find(fold(hash), prefix);
+        let at = match found.map(|group| self.find_row(group, suffix)) {
+            Some(Ok((_, id))) => return self.write(id, value),
+            Some(Err(at)) => Some(at),
+            None => None,
+        };
+        let absent = unused
+            || match found {
+                Some(group) => self.groups[group].complete,
+                None => self.absence.is_known(group_hash(hash)),
+            }
+            || self.absence.is_known(self.group_row_hash(prefix, suffix));
+        if absent && value.is_none() {
+            return;
+        }
+        let group = found.unwrap_or_else(|| self.insert_group(prefix));
+        let at = at.unwrap_or_else(|| self.groups[group].rows.start());
+        let flags = IN_GROUP | if absent { 0 } else { MAYBE_STORED };
+        let id = self.insert(RowKey::new(suffix), value, group, flags);
+        self.insert_in_group(group, at, suffix, id);
+        self.mark_dirty(id);
+    }
+
+    /// Keeps what the store said about a value row. Returns its place.
+    pub fn insert_clean(&mut self, key: &[u8], value: Option<&[u8]>) -> u32 {
+        let hash = fold(self.hash(key));
+        if let Some(id) = self.find_in_index(hash, key) {
+            return id;
+        }
+        let stored = if value.is_some() { MAYBE_STORED } else { 0 };
+        let id = self.insert(RowKey::new(key), value, hash, REFERENCED | stored);
+        self.index.insert_unique(spread(hash), (hash, id), |&(h, _)| spread(h));
+        self.exhausted = false;
+        id
+    }
+
+    /// Keeps what the store said about a row of a group. Returns its place.
+    pub fn insert_clean_in_group(&mut self, prefix: &[u8], suffix: &[u8], value: Option<&[u8]>, hot: bool) -> u32 {
+        let group = self.find_group(prefix).unwrap_or_else(|| self.insert_group(prefix));
+        let at = match self.find_row(group, suffix) {
+            Ok((_, id)) => return id,
+            Err(at) => at,
+        };
+        let flags =
+            IN_GROUP | if value.is_some() { MAYBE_STORED } else { 0 } | if hot { REFERENCED } else { 0 };
+        let id = self.insert(RowKey::new(suffix), value, group, flags);
+        self.insert_in_group(group, at, suffix, id);
+        self.exhausted = false;
+        id
+    }
+
+    fn insert(&mut self, key: RowKey, value: Option<&[u8]>, owner: u32, flags: u8) -> u32 {
+        let id = self.rows.alloc();
+        let slot = &mut self.rows[id];
+        slot.key = key;
+        slot.value = value.map(V::from_bytes);
+        slot.owner = owner;
+        slot.epoch = 0;
+        slot.flags = USED | flags;
+        self.heap_bytes += slot.heap_bytes();
+        id
+    }
+
+    fn insert_group(&mut self, prefix: &[u8]) -> u32 {
+        let hash = self.hash(prefix);
+        let complete = self.absence.is_known(group_hash(hash));
+        let id = self.groups.insert(fold(hash), prefix, complete);
+        self.heap_bytes += self.groups[id].prefix.heap_bytes();
+        self.groups.empty += usize::from(complete);
+        id
+    }
+
+    fn insert_in_group(&mut self, group: u32, at: Position, suffix: &[u8], id: u32) {
+        let group = &mut self.groups[group];
+        self.heap_bytes -= group.rows.bytes();
+        let was_empty = group.rows.is_empty();
+        group.rows.insert(at, suffix, id);
+        self.heap_bytes += group.rows.bytes();
+        self.groups.empty -= usize::from(was_empty && self.groups[self.rows[id].owner].complete);
+    }
+
+    /// A clean row becomes dirty in the running epoch.
+    #[inline]
+    fn mark_dirty(&mut self, id: u32) {
+        let epoch = self.epochs.current;
+        let slot = &mut self.rows[id];
+        debug_assert_eq!(slot.epoch, 0);
+        slot.epoch = epoch;
+        self.dirty_rows += 1;
+        self.dirty_bytes += size_of::<Slot<V>>() + slot.heap_bytes();
+        if slot.listed != epoch {
+            slot.listed = epoch;
+            self.epochs.list(id);
+        }
+    }
+
+    /// Writes a row that is in memory; `None` deletes it.
+    #[inline]
+    fn write(&mut self, id: u32, value: Option<&[u8]>) {
+        let epoch = self.epochs.current;
+        let slot = &mut self.rows[id];
+        slot.flags |= REFERENCED;
+        let Some(value) = value else {
+            return self.erase(id);
+        };
+        if slot.epoch != epoch || slot.has(FLUSHING) {
+            self.begin_write(id);
+        }
+        let slot = &mut self.rows[id];
+        let before = slot.value_bytes();
+        match &mut slot.value {
+            Some(resident) => resident.assign(value),
+            absent => *absent = Some(V::from_bytes(value)),
+        }
+        let after = slot.value_bytes();
+        self.heap_bytes = self.heap_bytes + after - before;
+        self.dirty_bytes = self.dirty_bytes + after - before;
+    }
+
+    fn erase(&mut self, id: u32) {
+        let epoch = self.epochs.current;
+        let slot = &mut self.rows[id];
+        if slot.value.is_none() {
+            // Clean and known to be absent, or a tombstone on its way; the row stays absent.
+            return;
+        }
+        let value_bytes = slot.value_bytes();
+        if slot.epoch == epoch && !slot.has(FLUSHING | MAYBE_STORED) {
+            // The store has never seen this row and need not see its tombstone.
+            self.dirty_rows -= 1;
+            self.dirty_bytes -= size_of::<Slot<V>>() + slot.heap_bytes();
+            slot.value = None;
+            slot.epoch = 0;
+            self.heap_bytes -= value_bytes;
+            self.counters.elided_rows += 1;
+            self.exhausted = false;
+            self.drop_if_superfluous(id);
+            return;
+        }
+        if slot.epoch != epoch || slot.has(FLUSHING) {
+            self.begin_write(id);
+        }
+        let slot = &mut self.rows[id];
+        let value_bytes = slot.value_bytes();
+        slot.value = None;
+        self.heap_bytes -= value_bytes;
+        self.dirty_bytes -= value_bytes;
+    }
+
+    /// Readies a row for a value of the running epoch: the one that it holds is kept for a frozen epoch that still
+    /// needs it.
+    fn begin_write(&mut self, id: u32) {
+        let epoch = self.epochs.current;
+        let slot = &mut self.rows[id];
+        if slot.epoch == 0 {
+            return self.mark_dirty(id);
+        }
+        if slot.has(FLUSHING) {
+            // The batch has the old value, and gives it back if the store refuses it.
+            slot.flags &= !FLUSHING;
+        } else {
+            slot.flags |= MAYBE_STORED;
+            let old_epoch = slot.epoch;
+            #[cfg(any(test, feature = "seeded-defects"))]
+            let keep = self.defect != Some(crate::options::Defect::FreezeCopiesNothing);
+            #[cfg(not(any(test, feature = "seeded-defects")))]
+            let keep = true;
+            if keep {
+                let old = self.rows[id].value.take();
+                self.epochs.displace(old_epoch, id, old);
+                self.counters.displaced_values += 1;
+            }
+        }
+        let slot = &mut self.rows[id];
+        slot.epoch = epoch;
+        if slot.listed != epoch {
+            slot.listed = epoch;
+            self.epochs.list(id);
+        }
+    }
+
+    // ---- dropping
+
+    /// Drops a clean row if its absence is known without it.
+    fn drop_if_superfluous(&mut self, id: u32) {
+        let slot = &self.rows[id];
+        debug_assert!(slot.epoch == 0 && slot.value.is_none());
+        let superfluous = if slot.has(IN_GROUP) {
+            let group = &self.groups[slot.owner];
+            group.complete || self.absence.is_known(self.group_row_hash(group.prefix.as_slice(), slot.key.as_slice()))
+        } else {
+            self.absence.is_known(self.hash(slot.key.as_slice()))
+        };
+        if superfluous {
+            self.drop_row(id);
+        }
+    }
+
+    /// Takes a clean row out of memory.
+    fn drop_row(&mut self, id: u32) {
+        let slot = &mut self.rows[id];
+        debug_assert!(slot.epoch == 0 && slot.has(USED));
+        self.heap_bytes -= slot.heap_bytes();
+        let owner = slot.owner;
+        let in_group = slot.has(IN_GROUP);
+        if in_group {
+            if let Ok((at, _)) = self.find_row(owner, self.rows[id].key.as_slice()) {
+                let group = &mut self.groups[owner];
+                self.heap_bytes -= group.rows.bytes();
+                group.rows.remove(at);
+                self.heap_bytes += group.rows.bytes();
+            }
+        } else if let Ok(entry) = self.index.find_entry(spread(owner), |&(_, other)| other == id) {
+            entry.remove();
+        }
+        let slot = &mut self.rows[id];
+        slot.key = RowKey::EMPTY;
+        slot.value = None;
+        slot.flags = 0;
+        self.rows.release(id);
+        if in_group && self.groups[owner].rows.is_empty() {
+            self.groups.empty += usize::from(self.groups[owner].complete);
+            self.drop_group_if_superfluous(owner);
+        }
+    }
+
+    fn drop_group_if_superfluous(&mut self, id: u32) {
+        let group = &self.groups[id];
+        if group.rows.is_empty() && (!group.complete || self.group_is_known_empty(group.prefix.as_slice())) {
+            self.drop_group(id);
+        }
+    }
+
+    /// Forgets a group without rows.
+    fn drop_group(&mut self, id: u32) {
+        if self.load.as_ref().is_some_and(|load| load.group == id) {
+            self.load = None;
+        }
+        let group = &self.groups[id];
+        self.groups.empty -= usize::from(group.complete);
+        self.heap_bytes -= self.groups[id].prefix.heap_bytes() + self.groups[id].rows.bytes();
+        self.groups.remove(id);
+    }
+
+    /// A row that is not in memory does not exist, from now on. Nothing but tombstones may be missing in it.
+    pub fn complete_group(&mut self, id: u32) {
+        let group = &mut self.groups[id];
+        group.referenced = true;
+        if !std::mem::replace(&mut group.complete, true) {
+            self.groups.empty += usize::from(self.groups[id].rows.is_empty());
+        }
+        let superfluous: Vec<u32> = self
+            .group_rows(id, None)
+            .filter(|&row| self.rows[row].epoch == 0 && self.rows[row].value.is_none())
+            .collect();
+        if superfluous.is_empty() {
+            self.drop_group_if_superfluous(id);
+        }
+        for row in superfluous {
+            self.drop_row(row);
+        }
+    }
+
+    /// The store was found to have nothing of a group, nor has the memory.
+    pub fn complete_empty_group(&mut self, prefix: &[u8]) {
+        let id = self.find_group(prefix).unwrap_or_else(|| self.insert_group(prefix));
+        self.complete_group(id);
+    }
+
+    /// Evicts clean rows by the clock until the resident bytes are at most `target`, or nothing is left to evict.
+    pub fn evict(&mut self, target: usize) {
+        if self.exhausted {
+            return;
+        }
+        if self.groups.empty > 1024 + self.rows.used() / 4 {
+            self.evict_empty_groups(target, 4096);
+        }
+        // Two rounds: the first may only take the marks off.
+        let mut steps = 2 * self.rows.end() as usize + 2;
+        let mut over = self.resident_bytes() > target;
+        while over {
+            if steps == 0 || self.rows.used() == 0 {
+                self.trim();
+                self.evict_empty_groups(target, usize::MAX);
+                self.exhausted = self.groups.empty == 0;
+                return;
+            }
+            steps -= 1;
+            if self.hand >= self.rows.end() {
+                self.hand = 0;
+            }
+            let id = self.hand;
+            self.hand += 1;
+            let slot = &mut self.rows[id];
+            if !slot.has(USED) || slot.epoch != 0 || id == self.lent {
+                continue;
+            }
+            if slot.has(REFERENCED) {
+                slot.flags &= !REFERENCED;
+                continue;
+            }
+            self.evict_row(id);
+            if self.rows.unused() > 256 + self.rows.used() / 16 {
+                self.trim();
+            }
+            over = self.resident_bytes() > target;
+        }
+    }
+
+    fn evict_row(&mut self, id: u32) {
+        self.counters.evictions += 1;
+        let slot = &self.rows[id];
+        if slot.value.is_some() {
+            if slot.has(IN_GROUP) {
+                let owner = slot.owner;
+                let group = &self.groups[owner];
+                let prefix = group.prefix.as_slice();
+                let (row, whole) =
+                    (self.group_row_hash(prefix, slot.key.as_slice()), group_hash(self.hash(prefix)));
+                self.absence.evicted(row);
+                self.absence.evicted(whole);
+                self.groups[owner].complete = false;
+                if self.load.as_ref().is_some_and(|load| load.group == owner) {
+                    self.load = None;
+                }
+            } else {
+                let hash = self.hash(slot.key.as_slice());
+                self.absence.evicted(hash);
+            }
+        }
+        self.drop_row(id);
+    }
+
+    fn evict_empty_groups(&mut self, target: usize, steps: usize) {
+        let steps = steps.min(2 * self.groups.len() + 64);
+        while self.resident_bytes() > target {
+            match self.groups.next_empty(steps) {
+                Some(id) => self.drop_group(id),
+                None => break,
+            }
+        }
+    }
+
+    /// Gives chunks of the slab back by moving clean rows of the last one into free places; a few at a time, since the
+    /// task thread waits.
+    fn trim(&mut self) {
+        for _ in 0..16 {
+            if self.rows.unused() <= 128 + self.rows.used() / 32 {
+                break;
+            }
+            if self.rows.pop_chunk() {
+                continue;
+            }
+            for id in self.rows.last_chunk() {
+                let slot = &self.rows[id];
+                if slot.has(USED) && (slot.epoch != 0 || id == self.lent) {
+                    return;
+                }
+            }
+            for id in self.rows.last_chunk() {
+                if self.rows[id].has(USED) {
+                    self.relocate(id);
+                }
+            }
+            if !self.rows.pop_chunk() {
+                break;
+            }
+        }
+        if self.index.capacity() > 8 * self.index.len() + 64 {
+            self.index.shrink_to(2 * self.index.len(), |&(h, _)| spread(h));
+        }
+    }
+
+    /// Moves a clean row to the lowest free place.
+    fn relocate(&mut self, from: u32) {
+        let to = self.rows.alloc();
+        debug_assert!(to < from);
+        let slot = &mut self.rows[from];
+        let (key, value) = (std::mem::replace(&mut slot.key, RowKey::EMPTY), slot.value.take());
+        let (owner, flags) = (slot.owner, std::mem::take(&mut slot.flags));
+        let in_group = flags & IN_GROUP != 0;
+        if in_group {
+            // The order is looked up through the old place, which therefore gets its key back for a moment.
+            self.rows[from].key = key;
+            let found = self.find_row(owner, self.rows[from].key.as_slice());
+            if let Ok((at, _)) = found {
+                self.groups[owner].rows.rename(at, to);
+            }
+            let key = std::mem::replace(&mut self.rows[from].key, RowKey::EMPTY);
+            self.rows[to].key = key;
+        } else {
+            if let Some(entry) = self.index.find_mut(spread(owner), |&(_, other)| other == from) {
+                entry.1 = to;
+            }
+            self.rows[to].key = key;
+        }
+        let slot = &mut self.rows[to];
+        slot.value = value;
+        slot.owner = owner;
+        slot.epoch = 0;
+        slot.flags = flags;
+        self.rows.release(from);
+    }
+
+    /// Bytes of everything that is in memory.
+    #[inline]
+    pub fn resident_bytes(&self) -> usize {
+        self.rows.bytes()
+            + self.index.allocation_size()
+            + self.groups.bytes()
+            + self.epochs.bytes()
+            + self.absence.bytes()
+            + self.heap_bytes
+            + self.batch_bytes
+            + self.page_bytes
+            + self.store_bytes
+    }
+
+    /// Bytes that the store has not acknowledged.
+    #[inline]
+    pub fn unflushed_bytes(&self) -> usize {
+        self.dirty_bytes + self.batch_bytes
+    }
+
+    // ---- flushing
+
+    /// Copies rows of the batch's epoch into it, at most `slice` of them. True: the batch is full, or nothing is left.
+    pub fn collect(&mut self, batch: &mut Batch, slice: usize, max_rows: usize, max_bytes: usize) -> bool {
+        for _ in 0..slice {
+            if batch.entries.len() >= max_rows || batch.bytes() >= max_bytes {
+                return true;
+            }
+            let Some(id) = self.epochs.pop(batch.epoch) else {
+                return true;
+            };
+            self.take(batch, id);
+        }
+        false
+    }
+
+    fn take(&mut self, batch: &mut Batch, id: u32) {
+        let epoch = batch.epoch;
+        if !self.rows.is_used(id) {
+            if id < self.rows.end() && self.rows[id].listed == epoch {
+                self.rows[id].listed = 0;
+            }
+            return;
+        }
+        if self.rows[id].listed == epoch {
+            self.rows[id].listed = 0;
+        }
+        let old = self.epochs.take_displaced(epoch, id);
+        let slot = &mut self.rows[id];
+        let displaced = old.is_some();
+        if !displaced {
+            let due = slot.epoch == epoch && !slot.has(FLUSHING);
+            #[cfg(any(test, feature = "seeded-defects"))]
+            let due = due
+                || (self.defect == Some(crate::options::Defect::FreezeCopiesNothing)
+                    && slot.epoch > epoch
+                    && !slot.has(FLUSHING));
+            if !due {
+                return;
+            }
+            if slot.epoch == epoch {
+                slot.flags |= FLUSHING;
+            }
+            slot.flags |= MAYBE_STORED;
+        }
+        let slot = &self.rows[id];
+        let prefix = if slot.has(IN_GROUP) { self.groups[slot.owner].prefix.as_slice() } else { &[] };
+        let value = match &old {
+            Some(old) => old.as_ref(),
+            None => slot.value.as_ref(),
+        };
+        batch.push(id, displaced, prefix, slot.key.as_slice(), value.map(V::as_bytes).as_deref());
+        #[cfg(any(test, feature = "seeded-defects"))]
+        if self.defect == Some(crate::options::Defect::DroppedTombstone)
+            && value.is_none()
+            && let Some(entry) = batch.entries.last_mut()
+        {
+            entry.omitted = true;
+        }
+        if let Some(Some(old)) = old {
+            self.heap_bytes -= old.heap_bytes();
+            self.dirty_bytes -= old.heap_bytes();
+        }
+    }
+
+    /// The store has these entries of a batch: rows that were not overwritten meanwhile are clean.
+    pub fn acknowledge(&mut self, entries: &[crate::batch::Entry]) {
+        for entry in entries {
+            let slot = &mut self.rows[entry.place];
+            if entry.displaced || !slot.has(FLUSHING) {
+                continue;
+            }
+            slot.flags &= !FLUSHING;
+            slot.epoch = 0;
+            self.dirty_rows -= 1;
+            self.dirty_bytes -= size_of::<Slot<V>>() + slot.heap_bytes();
+            if slot.value.is_none() {
+                slot.flags &= !MAYBE_STORED;
+                self.drop_if_superfluous(entry.place);
+            }
+            self.exhausted = false;
+        }
+    }
+
+    /// The store has refused a batch, or perhaps taken a part of it: all of it is dirty again, in its epoch.
+    pub fn give_back(&mut self, batch: &Batch) {
+        // The last taken of a row is the newest of its epoch.
+        for entry in batch.entries.iter().rev() {
+            let id = entry.place;
+            let slot = &mut self.rows[id];
+            if !entry.displaced && slot.has(FLUSHING) {
+                slot.flags &= !FLUSHING;
+                if slot.listed < batch.epoch {
+                    slot.listed = batch.epoch;
+                }
+                self.epochs.unpop(batch.epoch, id);
+            } else if slot.epoch != batch.epoch && !self.epochs.is_displaced(batch.epoch, id) {
+                let old = batch.value(entry).map(V::from_bytes);
+                let bytes = old.as_ref().map_or(0, V::heap_bytes);
+                if self.epochs.displace(batch.epoch, id, old) {
+                    self.heap_bytes += bytes;
+                    self.dirty_bytes += bytes;
+                    self.epochs.unpop(batch.epoch, id);
+                }
+            }
+        }
+    }
+
+    // ---- reading groups into memory
+
+    /// Whether a page of `group` that starts after `after` continues what is in memory from the group's start.
+    pub fn continues_load(&self, group: Option<u32>, after: Option<&[u8]>) -> bool {
+        match after {
+            None => true,
+            Some(after) => self.load.as_ref().is_some_and(|load| Some(load.group) == group && load.until == after),
+        }
+    }
+
+    /// Bytes kept so far of the load that a page after `after` continues.
+    pub fn loaded_bytes(&self, after: Option<&[u8]>) -> usize {
+        if after.is_some() { self.load.as_ref().map_or(0, |load| load.bytes) } else { 0 }
+    }
+
+    pub fn set_load(&mut self, group: u32, until: Vec<u8>, bytes: usize) {
+        self.load = Some(Load { group, until, bytes });
+    }
+
+    pub fn end_load(&mut self) {
+        self.load = None;
+    }
+
+    // ---- rows by prefix
+
+    /// Takes every row under `prefix` out of memory, all of them clean. `deleted`: the store no longer has them;
+    /// else what it has of them is unknown.
+    pub fn drop_prefix(&mut self, prefix: &[u8], deleted: bool) {
+        debug_assert_eq!(self.dirty_rows, 0);
+        self.load = None;
+        let groups: Vec<u32> = self
+            .groups
+            .ids()
+            .filter(|&id| {
+                let group = self.groups[id].prefix.as_slice();
+                group.starts_with(prefix) || prefix.starts_with(group)
+            })
+            .collect();
+        for group in groups {
+            let shared = self.groups[group].prefix.as_slice();
+            let rest = prefix.get(shared.len()..).unwrap_or(&[]).to_vec();
+            let rows: Vec<u32> =
+                self.group_rows(group, None).filter(|&id| self.rows[id].key.as_slice().starts_with(&rest)).collect();
+            for id in rows {
+                if deleted { self.drop_row(id) } else { self.evict_row(id) }
+            }
+            if !deleted && self.groups.is_used(group) {
+                if self.groups[group].rows.is_empty() {
+                    self.drop_group(group);
+                } else {
+                    self.groups[group].complete = false;
+                }
+            }
+        }
+        for id in 0..self.rows.end() {
+            let slot = &self.rows[id];
+            if slot.has(USED) && !slot.has(IN_GROUP) && slot.key.as_slice().starts_with(prefix) {
+                if deleted { self.drop_row(id) } else { self.evict_row(id) }
+            }
+        }
+        self.exhausted = false;
+        self.trim();
+    }
+}
+
+#[inline]
+fn fold(hash: u64) -> u32 {
+    (hash ^ hash >> 32) as u32
+}
+
+/// The hash that stands for a group as a whole in the filter.
+#[inline]
+fn group_hash(prefix_hash: u64) -> u64 {
+    prefix_hash ^ 0x5851_F42D_4C95_7F2D
+}

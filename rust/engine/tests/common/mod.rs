@@ -1,0 +1,196 @@
+//! An engine over a memory store that can be made to fail, and a model that says what it must answer.
+
+#![allow(dead_code)] // every test program uses a part
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::runtime::Runtime;
+use weir_engine::{Committed, EngineOptions, KeyedEngine, MemoryBudget};
+use weir_store::faulty::{FaultyStores, Faults};
+use weir_store::memory::MemoryStores;
+use weir_store::{BranchName, KeyGroupRange, Source, StateStore, Stores, VersionRef};
+
+pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+pub const RANGE: KeyGroupRange = KeyGroupRange { first: 0, last: 127 };
+
+pub struct Harness {
+    pub runtime: Runtime,
+    pub memory: Arc<MemoryStores>,
+    pub faults: Arc<Faults>,
+    pub stores: Arc<FaultyStores>,
+    attempts: AtomicU64,
+}
+
+impl Harness {
+    pub fn new(seed: u64) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let memory = Arc::new(MemoryStores::new());
+        let faults = Faults::new(seed);
+        let stores = Arc::new(FaultyStores::new(memory.clone(), faults.clone()));
+        Self { runtime, memory, faults, stores, attempts: AtomicU64::new(0) }
+    }
+
+    pub fn open_store(&self, source: Option<&VersionRef>) -> Arc<dyn StateStore> {
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let branch = BranchName::parse(&format!("job/operator/0-of-1/attempt-{attempt}")).unwrap();
+        let sources: Vec<Source> =
+            source.map(|version| Source { version: version.clone(), range: RANGE }).into_iter().collect();
+        // What a restored checkpoint's number is does not matter here, as long as nothing is reaped.
+        let restored = if source.is_some() { u64::MAX } else { 0 };
+        self.runtime.block_on(self.stores.open(&branch, RANGE, &sources, restored)).unwrap()
+    }
+
+    pub fn engine(&self, options: EngineOptions, budget: &Arc<MemoryBudget>) -> Arc<KeyedEngine> {
+        self.open(None, options, budget)
+    }
+
+    pub fn open(
+        &self,
+        source: Option<&VersionRef>,
+        options: EngineOptions,
+        budget: &Arc<MemoryBudget>,
+    ) -> Arc<KeyedEngine> {
+        KeyedEngine::new(self.open_store(source), options, budget.clone(), self.runtime.handle().clone())
+    }
+
+    /// What a committed version holds.
+    pub fn rows(&self, committed: &Committed) -> Model {
+        let rows = self.memory.rows(&committed.commit.version).expect("a committed version is there");
+        rows.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+    }
+}
+
+pub fn options() -> EngineOptions {
+    let mut options = EngineOptions::new(RANGE);
+    options.fresh = true;
+    options
+}
+
+pub fn value_key(i: u64) -> Vec<u8> {
+    let mut key = ((i % 128) as u16).to_be_bytes().to_vec();
+    key.extend([0, 0, 0, 1, 1]);
+    key.extend(i.to_be_bytes());
+    key
+}
+
+pub fn map_prefix(i: u64) -> Vec<u8> {
+    let mut key = ((i % 128) as u16).to_be_bytes().to_vec();
+    key.extend([0, 0, 0, 2, 1]);
+    key.extend(i.to_be_bytes());
+    key
+}
+
+pub fn list_prefix(i: u64) -> Vec<u8> {
+    let mut key = map_prefix(i);
+    key[5] = 3;
+    key
+}
+
+pub fn get(engine: &KeyedEngine, key: &[u8]) -> Option<Vec<u8>> {
+    engine.get(key, |value| value.map(<[u8]>::to_vec)).unwrap()
+}
+
+pub fn group_get(engine: &KeyedEngine, prefix: &[u8], suffix: &[u8]) -> Option<Vec<u8>> {
+    engine.group_get(prefix, suffix, |value| value.map(<[u8]>::to_vec)).unwrap()
+}
+
+/// The rows of a page as the engine writes it.
+pub fn parse_page(mut page: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut rows = Vec::new();
+    while !page.is_empty() {
+        let key_len = u32::from_le_bytes(page[..4].try_into().unwrap()) as usize;
+        let value_len = u32::from_le_bytes(page[4..8].try_into().unwrap()) as usize;
+        let (row, rest) = page[8..].split_at(key_len + value_len);
+        rows.push((row[..key_len].to_vec(), row[key_len..].to_vec()));
+        page = rest;
+    }
+    rows
+}
+
+/// Rows of the model under `prefix` after the key `after`.
+pub fn model_rows(model: &Model, prefix: &[u8], after: Option<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let from = match after {
+        Some(after) => Bound::Excluded(after),
+        None => Bound::Included(prefix),
+    };
+    model
+        .range::<[u8], _>((from, Bound::Unbounded))
+        .take_while(|(key, _)| key.starts_with(prefix))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// All rows of a group, read in pages.
+pub fn group_rows(engine: &KeyedEngine, prefix: &[u8], max_bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut rows: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    loop {
+        let mut page = Vec::new();
+        let after = rows.last().map(|(suffix, _)| suffix.clone());
+        let more = engine.group_page(prefix, after.as_deref(), max_bytes, &mut page).unwrap();
+        assert!(!more || !page.is_empty());
+        rows.extend(parse_page(&page));
+        if !more {
+            return rows;
+        }
+    }
+}
+
+/// A store that takes everything and keeps nothing.
+pub struct NoStore;
+
+impl weir_store::StateReader for NoStore {
+    fn get_many<'a>(
+        &'a self,
+        keys: &'a [bytes::Bytes],
+    ) -> futures::future::BoxFuture<'a, weir_store::Result<Vec<Option<bytes::Bytes>>>> {
+        Box::pin(async { Ok(vec![None; keys.len()]) })
+    }
+
+    fn scan<'a>(
+        &'a self,
+        _: &'a [u8],
+        _: Option<&'a [u8]>,
+        _: weir_store::PageLimit,
+    ) -> futures::future::BoxFuture<'a, weir_store::Result<weir_store::Page>> {
+        Box::pin(async { Ok(weir_store::Page { rows: vec![], done: true }) })
+    }
+}
+
+impl StateStore for NoStore {
+    fn write(&self, _: Vec<weir_store::Row>) -> futures::future::BoxFuture<'_, weir_store::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn begin_commit(
+        &self,
+        checkpoint: u64,
+    ) -> futures::future::BoxFuture<'_, weir_store::Result<weir_store::PendingCommit>> {
+        let version =
+            VersionRef { branch: BranchName::parse("a/b/c/d").unwrap(), version: checkpoint.to_string() };
+        let commit = weir_store::Commit { version, written_bytes: 0, total_bytes: 0 };
+        Box::pin(async { Ok(Box::pin(async { Ok(commit) }) as weir_store::PendingCommit) })
+    }
+
+    fn upkeep(&self, _: u64) {}
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    fn close(&self) -> futures::future::BoxFuture<'_, weir_store::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Waits until `done`, which another thread brings about.
+pub fn eventually(what: &str, done: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !done() {
+        assert!(began.elapsed().as_secs() < 30, "{what} does not happen");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

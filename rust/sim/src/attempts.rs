@@ -1,0 +1,58 @@
+//! A decorator of any store that lets an attempt crash: what the process held is dropped without a word to the store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use weir_store::{Page, PageLimit, PendingCommit, Result, Row, StateReader, StateStore};
+
+/// A store whose `close` does nothing once the attempt has crashed.
+pub struct Attempt {
+    inner: Arc<dyn StateStore>,
+    crashed: Arc<AtomicBool>,
+}
+
+impl Attempt {
+    /// Raise the flag, then drop the engine.
+    pub fn new(inner: Arc<dyn StateStore>) -> (Arc<dyn StateStore>, Arc<AtomicBool>) {
+        let crashed = Arc::new(AtomicBool::new(false));
+        (Arc::new(Self { inner, crashed: crashed.clone() }), crashed)
+    }
+}
+
+impl StateReader for Attempt {
+    fn get_many<'a>(&'a self, keys: &'a [Bytes]) -> BoxFuture<'a, Result<Vec<Option<Bytes>>>> {
+        self.inner.get_many(keys)
+    }
+
+    fn scan<'a>(&'a self, prefix: &'a [u8], after: Option<&'a [u8]>, limit: PageLimit) -> BoxFuture<'a, Result<Page>> {
+        self.inner.scan(prefix, after, limit)
+    }
+}
+
+impl StateStore for Attempt {
+    fn write(&self, batch: Vec<Row>) -> BoxFuture<'_, Result<()>> {
+        self.inner.write(batch)
+    }
+
+    fn begin_commit(&self, checkpoint: u64) -> BoxFuture<'_, Result<PendingCommit>> {
+        self.inner.begin_commit(checkpoint)
+    }
+
+    fn upkeep(&self, completed_checkpoint: u64) {
+        self.inner.upkeep(completed_checkpoint);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.inner.memory_bytes()
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        if self.crashed.load(Ordering::SeqCst) {
+            return futures::future::ready(Ok(())).boxed();
+        }
+        self.inner.close()
+    }
+}

@@ -1,0 +1,283 @@
+//! Which files to merge, and when.
+//!
+//! SlateDB's own scheduler lets several runs of one size gather, and each costs every read a look. This one keeps the
+//! runs growing geometrically, so that there are few: what is new is merged with every run that is not much larger than
+//! it, and files of another branch are rewritten by age, so that they do not pin their branch for ever.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use slatedb::compactor::{
+    CompactionScheduler, CompactionSchedulerSupplier, CompactionSpec, CompactorStateView, SourceId,
+};
+use slatedb::config::CompactorOptions;
+
+/// How the scheduler trades work for short reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CompactionPolicy {
+    /// New files are merged when there are so many of them.
+    pub l0_trigger: usize,
+    /// A run is merged with what is newer when it is at most so many times as large: each run is then more than this
+    /// many times as large as the next newer one, and a row is rewritten about so many times on each of few levels.
+    pub growth: f64,
+    /// New files are merged, however few, when none was added for so long: reads of a quiet branch become short.
+    pub idle: Duration,
+    /// Files of another branch are rewritten so long after opening, to let that branch go.
+    pub adopt_after: Duration,
+    /// Bytes a second that rewriting files of another branch may read, on average.
+    pub adopt_bytes_per_second: u64,
+}
+
+impl Default for CompactionPolicy {
+    fn default() -> Self {
+        Self {
+            l0_trigger: 4,
+            growth: 4.0,
+            idle: Duration::from_secs(10),
+            adopt_after: Duration::from_secs(600),
+            adopt_bytes_per_second: 4 << 20,
+        }
+    }
+}
+
+/// A file or run that can be merged, newest first in any list.
+#[derive(Clone, Debug, PartialEq)]
+struct Candidate {
+    source: SourceId,
+    bytes: u64,
+    /// Holds a file of another branch.
+    external: bool,
+    /// In a merge that runs already, as a source or as the target.
+    busy: bool,
+}
+
+/// What the scheduler remembers between looks.
+struct Memory {
+    opened: Instant,
+    newest: Option<SourceId>,
+    newest_since: Instant,
+    adopt_not_before: Instant,
+}
+
+struct Scheduler {
+    policy: CompactionPolicy,
+    memory: Mutex<Memory>,
+}
+
+impl CompactionScheduler for Scheduler {
+    fn propose(&self, state: &CompactorStateView) -> Vec<CompactionSpec> {
+        let active: Vec<_> = state
+            .compactions()
+            .into_iter()
+            .flat_map(|compactions| compactions.recent_compactions())
+            .filter(|compaction| compaction.active())
+            .map(|compaction| compaction.spec().clone())
+            .collect();
+        let busy: HashSet<SourceId> = active
+            .iter()
+            .flat_map(|spec| spec.sources().iter().copied().chain(spec.destination().map(SourceId::SortedRun)))
+            .collect();
+        let l0_busy = active.iter().any(|spec| spec.has_l0_sources());
+        let manifest = state.manifest();
+        let external: HashSet<_> = manifest.external_dbs().iter().flat_map(|db| db.sst_ids.iter().copied()).collect();
+        let l0: Vec<Candidate> = manifest
+            .l0()
+            .iter()
+            .map(|view| {
+                let source = SourceId::SstView(view.id);
+                Candidate {
+                    source,
+                    bytes: view.estimate_size(),
+                    external: external.contains(&view.sst.id),
+                    busy: busy.contains(&source),
+                }
+            })
+            .collect();
+        let runs: Vec<Candidate> = manifest
+            .compacted()
+            .iter()
+            .map(|run| {
+                let source = SourceId::SortedRun(run.id);
+                Candidate {
+                    source,
+                    bytes: run.estimate_size(),
+                    external: run.sst_views().iter().any(|view| external.contains(&view.sst.id)),
+                    busy: busy.contains(&source),
+                }
+            })
+            .collect();
+        let next_run = runs
+            .iter()
+            .map(|run| run.source)
+            .chain(active.iter().filter_map(|spec| spec.destination()).map(SourceId::SortedRun))
+            .filter_map(|source| if let SourceId::SortedRun(id) = source { Some(id + 1) } else { None })
+            .max()
+            .unwrap_or(0);
+
+        let now = Instant::now();
+        let mut memory = self.memory.lock();
+        let newest = l0.first().or(runs.first()).map(|candidate| candidate.source);
+        if newest != memory.newest {
+            memory.newest = newest;
+            memory.newest_since = now;
+        }
+        let idle = now - memory.newest_since >= self.policy.idle;
+        let mut specs = Vec::new();
+        if !l0_busy {
+            specs.extend(merge_new(&self.policy, &l0, &runs, idle, next_run));
+        }
+        if specs.is_empty() {
+            specs.extend(merge_runs(&self.policy, &runs));
+        }
+        let may_adopt = now - memory.opened >= self.policy.adopt_after && now >= memory.adopt_not_before;
+        if specs.is_empty()
+            && active.is_empty()
+            && may_adopt
+            && let Some((spec, bytes)) = adopt(&l0, &runs, next_run)
+        {
+            let pause = bytes as f64 / self.policy.adopt_bytes_per_second.max(1) as f64;
+            memory.adopt_not_before = now + Duration::from_secs_f64(pause.min(1e6));
+            specs.push(spec);
+        }
+        specs
+    }
+}
+
+fn total(candidates: &[Candidate]) -> u64 {
+    candidates.iter().map(|candidate| candidate.bytes).sum()
+}
+
+/// A merge of neighbours: SlateDB demands that the result takes the place of the oldest run among them.
+fn spec(sources: &[&Candidate], next_run: u32) -> CompactionSpec {
+    let oldest = sources.iter().filter_map(|candidate| match candidate.source {
+        SourceId::SortedRun(id) => Some(id),
+        SourceId::SstView(_) => None,
+    });
+    let target = oldest.min().unwrap_or(next_run);
+    CompactionSpec::new(sources.iter().map(|candidate| candidate.source).collect(), target)
+}
+
+/// Merges all new files, and with them every run, from the newest on, that is not much larger than what is taken.
+fn merge_new(
+    policy: &CompactionPolicy,
+    l0: &[Candidate],
+    runs: &[Candidate],
+    idle: bool,
+    next_run: u32,
+) -> Option<CompactionSpec> {
+    if l0.is_empty() || (l0.len() < policy.l0_trigger && !idle) {
+        return None;
+    }
+    let mut sources: Vec<&Candidate> = l0.iter().collect();
+    let mut bytes = total(l0);
+    for run in runs {
+        if run.busy || run.bytes as f64 > bytes as f64 * policy.growth {
+            break;
+        }
+        bytes += run.bytes;
+        sources.push(run);
+    }
+    // Moving a single file into a run of its own shortens no read.
+    (sources.len() >= 2).then(|| spec(&sources, next_run))
+}
+
+/// Merges neighbouring runs that are not far enough apart in size: what is left when a run was busy.
+fn merge_runs(policy: &CompactionPolicy, runs: &[Candidate]) -> Option<CompactionSpec> {
+    for start in 0..runs.len() {
+        let mut end = start;
+        let mut bytes = 0;
+        while end < runs.len()
+            && !runs[end].busy
+            && (end == start || runs[end].bytes as f64 <= bytes as f64 * policy.growth)
+        {
+            bytes += runs[end].bytes;
+            end += 1;
+        }
+        if end - start >= 2 {
+            return Some(spec(&runs[start..end].iter().collect::<Vec<_>>(), 0));
+        }
+    }
+    None
+}
+
+/// Rewrites the newest files that belong to another branch, and the bytes that takes. A run is rewritten alone; new
+/// files all together, since merges of them may not leave older ones behind.
+fn adopt(l0: &[Candidate], runs: &[Candidate], next_run: u32) -> Option<(CompactionSpec, u64)> {
+    if l0.iter().any(|candidate| candidate.external) {
+        return Some((spec(&l0.iter().collect::<Vec<_>>(), next_run), total(l0)));
+    }
+    let run = runs.iter().find(|run| run.external && !run.busy)?;
+    Some((spec(&[run], 0), run.bytes))
+}
+
+pub(crate) struct Supplier(pub(crate) CompactionPolicy);
+
+impl CompactionSchedulerSupplier for Supplier {
+    fn compaction_scheduler(&self, _options: &CompactorOptions) -> Box<dyn CompactionScheduler + Send + Sync> {
+        let now = Instant::now();
+        let memory = Memory { opened: now, newest: None, newest_since: now, adopt_not_before: now };
+        Box::new(Scheduler { policy: self.0, memory: Mutex::new(memory) })
+    }
+}
+
+pub(crate) fn supplier(policy: CompactionPolicy) -> Arc<dyn CompactionSchedulerSupplier> {
+    Arc::new(Supplier(policy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(id: u32, bytes: u64) -> Candidate {
+        Candidate { source: SourceId::SortedRun(id), bytes, external: false, busy: false }
+    }
+
+    fn files(count: usize, bytes: u64) -> Vec<Candidate> {
+        let source = SourceId::SortedRun(1000);
+        vec![Candidate { source, bytes, external: false, busy: false }; count]
+    }
+
+    fn sources(spec: Option<CompactionSpec>) -> Option<(usize, Option<u32>)> {
+        spec.map(|spec| (spec.sources().len(), spec.destination()))
+    }
+
+    #[test]
+    fn new_files_wait_for_the_trigger_or_for_quiet() {
+        let policy = CompactionPolicy::default();
+        assert_eq!(sources(merge_new(&policy, &files(3, 10), &[], false, 5)), None);
+        assert_eq!(sources(merge_new(&policy, &files(1, 10), &[], true, 5)), None);
+        assert_eq!(sources(merge_new(&policy, &files(1, 10), &[run(3, 20)], true, 5)), Some((2, Some(3))));
+        assert_eq!(merge_new(&policy, &files(4, 10), &[], false, 5).unwrap().sources().len(), 4);
+        assert_eq!(sources(merge_new(&policy, &[], &[run(1, 1)], true, 5)), None);
+    }
+
+    #[test]
+    fn new_files_take_runs_that_are_not_much_larger() {
+        let policy = CompactionPolicy::default();
+        let runs = [run(7, 160), run(5, 800), run(2, 5000)];
+        // 40 new bytes take 160, then 200 take 800, then 1000 do not take 5000.
+        assert_eq!(sources(merge_new(&policy, &files(4, 10), &runs, false, 8)), Some((6, Some(5))));
+        let mut runs = runs;
+        runs[0].busy = true;
+        assert_eq!(merge_new(&policy, &files(4, 10), &runs, false, 8).unwrap().sources().len(), 4);
+    }
+
+    #[test]
+    fn runs_left_too_close_are_merged() {
+        let policy = CompactionPolicy::default();
+        assert_eq!(sources(merge_runs(&policy, &[run(3, 10), run(2, 50), run(1, 260)])), None);
+        assert_eq!(sources(merge_runs(&policy, &[run(3, 10), run(2, 50), run(1, 200)])), Some((2, Some(1))));
+    }
+
+    #[test]
+    fn files_of_another_branch_are_rewritten_newest_first() {
+        let mut runs = [run(3, 10), run(2, 50), run(1, 260)];
+        assert_eq!(adopt(&[], &runs, 4), None);
+        runs[1].external = true;
+        runs[2].external = true;
+        let (spec, bytes) = adopt(&[], &runs, 4).unwrap();
+        assert_eq!((sources(Some(spec)), bytes), (Some((1, Some(2))), 50));
+    }
+}

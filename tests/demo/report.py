@@ -1,0 +1,89 @@
+"""The figures of a run, and the table and the verdict made from them."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+from job import Checkpoint, Kill
+from verdict import Result
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The completed checkpoints of a part of the run."""
+
+    name: str
+    checkpoints: list[Checkpoint]
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Why a checkpoint was restored, its id (0: none was), and the seconds until the first new result."""
+
+    what: str
+    checkpoint: int
+    seconds: float
+
+
+@dataclass
+class Report:
+    """What a run adds up to. `working_set` and `stored` in bytes; `left_at_kill` in files of input."""
+
+    working_set: int
+    rows: dict[str, int] = field(default_factory=dict)
+    phases: list[Phase] = field(default_factory=list)
+    restores: list[Restore] = field(default_factory=list)
+    kill: Kill | None = None
+    left_at_kill: int = 0
+    stored: int = 0
+    results: list[Result] = field(default_factory=list)
+    unplanned: list[str] = field(default_factory=list)
+
+    def wrong(self) -> list[str]:
+        """What speaks against the run; nothing if all is right."""
+        return [
+            *(f"{each.table} differs in {each.missing + each.surplus:,} rows" for each in self.results if not each.equal),
+            *(["the kill came after the input's end"] if not self.left_at_kill else []),
+            *(f"no checkpoint was restored after {each.what}" for each in self.restores if not each.checkpoint),
+        ]
+
+    def print(self) -> None:
+        last = self.phases[-1].checkpoints[-1]
+        line = "{:<18}{}".format
+        print()
+        print(line("Rows in", ", ".join(f"{count:,} {name}" for name, count in self.rows.items())))
+        print(line("State", f"{mb(last.state)} in the last checkpoint ({last.id}); {mb(self.stored)} on disk"))
+        ratio = last.state / self.working_set
+        print(line("Working set", f"at most {mb(self.working_set)}, the managed memory; the state is {ratio:.1f} times that"))
+        print()
+        print(f"{'checkpoints':<34}{'number':>7}{'seconds: median':>17}{'max':>7}{'written: median':>17}{'max':>10}{'full size':>11}")
+        for phase in self.phases:
+            if phase.checkpoints:
+                seconds = [each.seconds for each in phase.checkpoints]
+                written = [each.bytes for each in phase.checkpoints]
+                print(
+                    f"{phase.name:<34}{len(seconds):>7}{statistics.median(seconds):>17.2f}{max(seconds):>7.2f}"
+                    f"{mb(statistics.median(written)):>17}{mb(max(written)):>10}{mb(phase.checkpoints[-1].state):>11}"
+                )
+        print()
+        if self.kill:
+            print(
+                f"{self.kill.process} was killed during checkpoint {self.kill.checkpoint} ({self.kill.acknowledged} of "
+                f"{self.kill.subtasks} subtasks done), with {self.left_at_kill} files of input to come"
+            )
+        for each in self.restores:
+            print(f"After {each.what}: checkpoint {each.checkpoint} restored, first new result after {each.seconds:.1f} s")
+        print()
+        print(f"{'query':<14}{'rows':>10}{'changes':>11}{'missing':>9}{'surplus':>9}  what it is")
+        for result in self.results:
+            print(f"{result.table:<14}{result.rows:>10,}{result.changes:>11,}{result.missing:>9,}{result.surplus:>9,}  {result.title}")
+            for sample in result.samples:
+                print(f"    {sample}")
+        for failure in self.unplanned:
+            print(f"WARNING: the job also failed and recovered by itself: {failure.splitlines()[0]}")
+        print()
+
+
+def mb(size: float) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
