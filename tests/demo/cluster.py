@@ -93,6 +93,8 @@ class Cluster:
             "taskmanager.memory.network.min": "128m",
             "taskmanager.memory.network.max": "128m",
             "taskmanager.memory.jvm-overhead.min": "64m",
+            # Should the native library crash a worker, the JVM's report belongs to the logs.
+            "env.java.opts.taskmanager": f"-XX:ErrorFile={self.logs}/hs_err_%p.log",
             "io.tmp.dirs": str(self.run / "tmp"),
             # Checkpoints: as often as the run is short; kept when the job is cancelled, to restart from.
             "execution.checkpointing.dir": self.checkpoints.as_uri(),
@@ -190,6 +192,7 @@ class Cluster:
         result = subprocess.run(
             [self.flink / "bin" / "sql-client.sh", "-f", script],
             env=self._environment(),
+            cwd=self.run,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -220,6 +223,7 @@ class Cluster:
             popen = subprocess.Popen(
                 [self.flink / "bin" / f"{script}.sh", "start-foreground"],
                 env=self._environment(),
+                cwd=self.run,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -15,10 +15,14 @@ READINGS_A_FILE = 50_000
 
 @dataclass(frozen=True)
 class Step:
-    """Files that are moved into the watched folders together, and the flights in them."""
+    """Files that are moved into the watched folders together, and the rows in them."""
 
     files: tuple[tuple[Path, Path], ...]
-    flights: int
+    flights: int = 0
+    readings: int = 0
+
+    def __add__(self, other: Step) -> Step:
+        return Step(self.files + other.files, self.flights + other.flights, self.readings + other.readings)
 
 
 def split_by_day(source: Path, stage: Path, days: int) -> list[Step]:
@@ -29,7 +33,7 @@ def split_by_day(source: Path, stage: Path, days: int) -> list[Step]:
     weather = _lines_by_day(source / "weather.csv", first_column=1)
     flights = _lines_by_day(source / "flights.csv", first_column=0)
     planes = (source / "planes.csv").read_text().splitlines(keepends=True)[1:]
-    steps = [Step((_staged(stage, "planes", "planes.csv", planes),), 0)]
+    steps = [Step((_staged(stage, "planes", "planes.csv", planes),))]
     for day in sorted(flights)[:days]:
         name = f"{day[0]}-{day[1]:02}-{day[2]:02}.csv"
         files = [_staged(stage, "flights", name, flights[day])]
@@ -43,14 +47,14 @@ def make_readings(stage: Path, sensors: int, first: int) -> Step:
     """Writes one file with a first reading of each of `sensors` new sensors, numbered from `first`."""
     numbers = random.Random(first)
     lines = [f"{sensor},{numbers.randrange(1_000_000)}\n" for sensor in range(first, first + sensors)]
-    return Step((_staged(stage, "readings", f"new-{first:09}.csv", lines),), 0)
+    return Step((_staged(stage, "readings", f"new-{first:09}.csv", lines),), readings=sensors)
 
 
 def make_later_readings(stage: Path, rows: int, sensors: int, number: int) -> Step:
     """Writes one file with `rows` readings of random sensors that have been seen: cold state is read and changed."""
     numbers = random.Random(f"later {number}")
     lines = [f"{numbers.randrange(sensors)},{numbers.randrange(1_000_000)}\n" for _ in range(rows)]
-    return Step((_staged(stage, "readings", f"later-{number:04}.csv", lines),), 0)
+    return Step((_staged(stage, "readings", f"later-{number:04}.csv", lines),), readings=rows)
 
 
 class Feeder:
@@ -59,6 +63,8 @@ class Feeder:
     def __init__(self, steps: list[Step], target: Path, pause: float) -> None:
         self.steps = steps
         self.given = 0
+        self.flights = sum(step.flights for step in steps)
+        self.readings = sum(step.readings for step in steps)
         self._target = target
         self._pause = pause
         self._limit = 0
@@ -89,12 +95,14 @@ class Feeder:
         """Steps not yet given."""
         return len(self.steps) - self.given
 
-    @property
-    def flights(self) -> int:
-        return sum(step.flights for step in self.steps)
+    def give_extra(self, step: Step) -> None:
+        """Gives a step that is not one of `steps`, at once."""
+        self.flights += step.flights
+        self.readings += step.readings
+        self._give(step)
 
-    def give(self, step: Step) -> None:
-        """Moves the files of one step; a move within a file system is atomic, so Flink never sees half a file."""
+    def _give(self, step: Step) -> None:
+        # A move within a file system is atomic, so Flink never sees half a file.
         for staged, path in step.files:
             staged.rename(self._target / path)
 
@@ -103,7 +111,7 @@ class Feeder:
             if self.waiting:
                 time.sleep(0.05)
                 continue
-            self.give(self.steps[self.given])
+            self._give(self.steps[self.given])
             self.given += 1
             self._stopped.wait(self._pause)
 

@@ -37,6 +37,14 @@ class Kill:
     subtasks: int
 
 
+@dataclass(frozen=True)
+class Failure:
+    """An exception that made the job fail or restart, `at` seconds since the epoch, with its stack trace."""
+
+    at: float
+    trace: str
+
+
 class Job:
     """The job with this id at this parallelism."""
 
@@ -49,7 +57,7 @@ class Job:
         """Fails, with the cause, when the job has come to an end."""
         state = self.cluster.get(f"/jobs/{self.id}")["state"]
         if state in ("FAILED", "FAILING", "FINISHED", "CANCELED", "SUSPENDED"):
-            cause = "\n".join(self.failures()[:1]) or "no exception is recorded"
+            cause = "".join(each.trace for each in self.failures()[:1]) or "no exception is recorded"
             raise DemoError(f"the job is {state}:\n{cause}\nsee {self.cluster.logs}")
 
     def running(self) -> bool:
@@ -58,10 +66,10 @@ class Job:
         details = self.cluster.get(f"/jobs/{self.id}")
         return details["state"] == "RUNNING" and all(v["status"] in ("RUNNING", "FINISHED") for v in details["vertices"])
 
-    def failures(self) -> list[str]:
-        """What the job failed of so far, newest first, with stack traces."""
+    def failures(self) -> list[Failure]:
+        """What the job failed of so far, newest first."""
         history = self.cluster.get(f"/jobs/{self.id}/exceptions?maxExceptions=20")["exceptionHistory"]
-        return [entry["stacktrace"] for entry in history["entries"]]
+        return [Failure(entry["timestamp"] / 1000, entry["stacktrace"]) for entry in history["entries"]]
 
     def completed(self) -> list[Checkpoint]:
         """The completed checkpoints, oldest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from job import Checkpoint, Kill
+from job import Checkpoint, Failure, Kill
 from verdict import Result
 
 
@@ -38,7 +38,7 @@ class Report:
     left_at_kill: int = 0
     stored: int = 0
     results: list[Result] = field(default_factory=list)
-    unplanned: list[str] = field(default_factory=list)
+    unplanned: list[Failure] = field(default_factory=list)
 
     def wrong(self) -> list[str]:
         """What speaks against the run; nothing if all is right."""
@@ -81,7 +81,7 @@ class Report:
             for sample in result.samples:
                 print(f"    {sample}")
         for failure in self.unplanned:
-            print(f"WARNING: the job also failed and recovered by itself: {failure.splitlines()[0]}")
+            print(f"WARNING: the job also failed and recovered by itself: {failure.trace.splitlines()[0]}")
         print()
 
 

@@ -47,15 +47,15 @@ class Verdict:
             found[path] = path.stat().st_mtime
         return found
 
-    def flights_counted(self) -> int:
-        """How many flights the published result of `carriers` counts."""
-        files = self._files("carriers")
+    def counted(self, table: str, column: str) -> int:
+        """The sum of one column of counts over the published result of a table."""
+        files = self._files(table)
         if not files:
             return 0
-        # Only one field is needed, and the expected result may not be computable yet.
-        columns = "{'before': 'STRUCT(flights BIGINT)', 'after': 'STRUCT(flights BIGINT)'}"
-        changes = f"read_json(?, format = 'newline_delimited', columns = {columns})"
-        query = f"SELECT coalesce(sum(after.flights), 0) - coalesce(sum(before.flights), 0) FROM {changes}"
+        # Only one field is read, and the expected result may not be computable yet.
+        row = f"STRUCT({column} BIGINT)"
+        changes = f"read_json(?, format = 'newline_delimited', columns = {{'before': '{row}', 'after': '{row}'}})"
+        query = f"SELECT coalesce(sum(after.{column}), 0) - coalesce(sum(before.{column}), 0) FROM {changes}"
         return int(self._db.execute(query, [files]).fetchall()[0][0])
 
     def compare(self) -> list[Result]:

@@ -43,7 +43,7 @@ impl Batch {
 
     /// Bytes of keys and values.
     pub fn bytes(&self) -> usize {
-        self.buffer.len()
+        self.buffer.len() + self.sealed.len()
     }
 
     pub fn heap_bytes(&self) -> usize {

@@ -75,7 +75,7 @@ pub(crate) struct Shared<V: Resident> {
 pub(crate) struct Inner<V: Resident> {
     pub working_set: WorkingSet<V>,
     next_sequence: u64,
-    /// The task thread compares a page of the store with the memory: nothing may be evicted.
+    /// The task thread asks the store for what it will compare with the memory: nothing may leave that.
     pub scanning: bool,
     /// The pipeline waits for work.
     pub idle: bool,
@@ -235,13 +235,7 @@ impl<V: Resident> KeyedEngine<V> {
     /// than `max_bytes`, but not before the first.
     ///
     /// True if there may be more rows; then the page is not empty. The next page may be.
-    pub fn group_page(
-        &self,
-        prefix: &[u8],
-        after: Option<&[u8]>,
-        max_bytes: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    pub fn group_page(&self, prefix: &[u8], after: Option<&[u8]>, max_bytes: usize, out: &mut Vec<u8>) -> Result<bool> {
         self.shared.group_page(prefix, after, max_bytes, out)
     }
 
@@ -461,11 +455,7 @@ impl<V: Resident> Shared<V> {
     /// Waits until the store has every row.
     pub fn flush_all(&self) -> Result<MutexGuard<'_, Inner<V>>> {
         let mut inner = self.enter()?;
-        self.wait_for_flush(
-            &mut inner,
-            |inner| inner.working_set.dirty_rows == 0,
-            |inner| inner.flush_wanted = true,
-        )?;
+        self.wait_for_flush(&mut inner, |inner| inner.working_set.dirty_rows == 0, |inner| inner.flush_wanted = true)?;
         Ok(inner)
     }
 

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-
 /// An epoch that a barrier ended, whose commit has not begun.
 pub(crate) struct Frozen<V> {
     pub epoch: u32,
@@ -108,12 +107,10 @@ impl<V> Epochs<V> {
     /// Bytes of the lists and tables, without the displaced values' heap.
     #[inline]
     pub fn bytes(&self) -> usize {
-        let frozen = |frozen: &Frozen<V>| {
-            frozen.dirty.capacity() * size_of::<u32>() + frozen.displaced.allocation_size()
-        };
+        let frozen =
+            |frozen: &Frozen<V>| frozen.dirty.capacity() * size_of::<u32>() + frozen.displaced.allocation_size();
         self.dirty.capacity() * size_of::<u32>()
             + self.frozen.capacity() * size_of::<Frozen<V>>()
             + self.frozen.iter().map(frozen).sum::<usize>()
     }
 }
-

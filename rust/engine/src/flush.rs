@@ -18,7 +18,7 @@ use crate::resident::Resident;
 
 /// Rows handled while the lock is held once.
 const SLICE: usize = 256;
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Rows to delete in the store itself, in the running epoch, when nothing is dirty.
@@ -30,7 +30,10 @@ pub(crate) struct DeleteRows {
 enum Step {
     /// Rows of this epoch.
     Write(u32),
-    Commit { epoch: u32, checkpoint: u64 },
+    Commit {
+        epoch: u32,
+        checkpoint: u64,
+    },
     Delete(DeleteRows),
     Idle,
 }
@@ -95,9 +98,8 @@ fn next_step<V: Resident>(shared: &Shared<V>) -> Step {
     if inner.working_set.dirty_rows == 0 {
         inner.flush_wanted = false;
     }
-    let pressed = inner.flush_wanted
-        || inner.delete.is_some()
-        || inner.working_set.unflushed_bytes() > shared.dirty_bound() / 2;
+    let pressed =
+        inner.flush_wanted || inner.delete.is_some() || inner.working_set.unflushed_bytes() > shared.dirty_bound() / 2;
     let epochs = &mut inner.working_set.epochs;
     #[cfg(any(test, feature = "seeded-defects"))]
     if shared.options.defect == Some(crate::options::Defect::FlushOutOfEpochOrder)
@@ -123,6 +125,8 @@ fn next_step<V: Resident>(shared: &Shared<V>) -> Step {
         return Step::Delete(command);
     }
     inner.idle = true;
+    // Who waits for less to be dirty under a bound that has meanwhile been raised would wait for ever.
+    shared.flushed.notify_all();
     Step::Idle
 }
 
@@ -176,7 +180,8 @@ async fn write<V: Resident>(shared: &Shared<V>, mut batch: Batch) -> Result<()> 
     while let Some(slice) = slices.next() {
         let mut inner = shared.inner.lock();
         shared.stop.check()?;
-        inner.working_set.acknowledge(slice);
+        let keep = inner.scanning;
+        inner.working_set.acknowledge(slice, keep);
         if slices.peek().is_none() {
             inner.working_set.batch_bytes = 0;
             inner.working_set.store_bytes = store_bytes;
@@ -220,8 +225,9 @@ impl<V: Resident> Drop for Ending<V> {
         let error = self.error.take().unwrap_or_else(|| {
             EngineError::new(ErrorKind::Internal, "the flush pipeline ended: it panicked, or its runtime was shut down")
         });
+        // In this order: an epoch is frozen under the lock, and only while the pipeline runs.
+        self.shared.inner.lock().pipeline_ended = Some(error.clone());
         self.shared.commits.fail_all(&error);
-        self.shared.inner.lock().pipeline_ended = Some(error);
         self.shared.flushed.notify_all();
     }
 }

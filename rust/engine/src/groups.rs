@@ -41,9 +41,7 @@ impl Groups {
     #[inline]
     pub fn find(&self, hash: u32, prefix: &[u8]) -> Option<u32> {
         let slab = &self.slab;
-        self.index
-            .find(spread(hash), |&(h, id)| h == hash && slab[id].prefix.as_slice() == prefix)
-            .map(|&(_, id)| id)
+        self.index.find(spread(hash), |&(h, id)| h == hash && slab[id].prefix.as_slice() == prefix).map(|&(_, id)| id)
     }
 
     pub fn insert(&mut self, hash: u32, prefix: &[u8], complete: bool) -> u32 {
@@ -200,8 +198,7 @@ impl OrderedRows {
     #[inline]
     pub fn find<'a>(&self, suffix: &[u8], suffix_of: impl Fn(u32) -> &'a [u8]) -> Result<(Position, u32), Position> {
         let head = head(suffix);
-        let order =
-            |entry: &Entry| entry.head.cmp(&head).then_with(|| suffix_of(entry.id).cmp(suffix));
+        let order = |entry: &Entry| entry.head.cmp(&head).then_with(|| suffix_of(entry.id).cmp(suffix));
         // The last chunk whose first entry is not greater; every chunk but the first has an entry.
         let chunk = self.rest.partition_point(|chunk| order(&chunk[0]) != Ordering::Greater);
         match self.chunk(chunk).binary_search_by(order) {

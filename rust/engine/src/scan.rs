@@ -1,8 +1,8 @@
 //! Reading many rows: pages of the store, merged with what is in memory.
 //!
 //! A page is exact because only the task thread changes rows and it is busy reading: a row that is in memory before the
-//! store is asked stays there until the page is merged (nothing is evicted meanwhile), and what memory says of a row
-//! counts, whichever state of its flush the store has seen.
+//! store is asked stays there until the page is merged (nothing is evicted meanwhile, nor is a tombstone dropped when it is
+//! acknowledged), and what memory says of a row counts, whichever state of its flush the store has seen.
 
 use bytes::Bytes;
 use parking_lot::MutexGuard;
@@ -22,12 +22,7 @@ const HEADER: usize = 8;
 
 impl<V: Resident> Shared<V> {
     /// Asks the store for a page, without the lock, and returns with it.
-    fn scan(
-        &self,
-        prefix: &[u8],
-        after: Option<&[u8]>,
-        limit: PageLimit,
-    ) -> Result<(MutexGuard<'_, Inner<V>>, Page)> {
+    fn scan(&self, prefix: &[u8], after: Option<&[u8]>, limit: PageLimit) -> Result<(MutexGuard<'_, Inner<V>>, Page)> {
         self.begin_scan();
         let page = self.block_on(self.store.scan(prefix, after, limit));
         let mut inner = self.end_scan()?;
@@ -36,13 +31,7 @@ impl<V: Resident> Shared<V> {
         Ok((inner, page))
     }
 
-    pub fn group_page(
-        &self,
-        prefix: &[u8],
-        after: Option<&[u8]>,
-        max_bytes: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    pub fn group_page(&self, prefix: &[u8], after: Option<&[u8]>, max_bytes: usize, out: &mut Vec<u8>) -> Result<bool> {
         self.check_key(prefix)?;
         let mut after = after.map(<[u8]>::to_vec);
         loop {
@@ -263,9 +252,10 @@ impl<V: Resident> Inner<V> {
                 let (suffix, appended) = match in_memory {
                     Some(row) => {
                         let suffix = row.key.as_slice();
-                        let appended = row.value.as_ref().is_none_or(|value| {
-                            append_within(out, start, max_bytes, suffix, &value.as_bytes())
-                        });
+                        let appended = row
+                            .value
+                            .as_ref()
+                            .is_none_or(|value| append_within(out, start, max_bytes, suffix, &value.as_bytes()));
                         if appended && next_stored == Some(suffix) {
                             stored.next();
                             seen += 1;
@@ -296,7 +286,10 @@ impl<V: Resident> Inner<V> {
         }
         let read = &page.rows[..seen];
         let bytes = set.loaded_bytes(after)
-            + read.iter().map(|(key, value)| key.len() + value.len() + size_of::<crate::rows::Slot<V>>()).sum::<usize>();
+            + read
+                .iter()
+                .map(|(key, value)| key.len() + value.len() + size_of::<crate::rows::Slot<V>>())
+                .sum::<usize>();
         set.end_load();
         if bytes <= room {
             for (key, value) in read {

@@ -141,8 +141,8 @@ impl<V: Resident> WorkingSet<V> {
     pub fn find_in_group(&mut self, prefix: &[u8], suffix: &[u8]) -> Found {
         let hash = self.hash(prefix);
         let Some(group) = self.groups.find(fold(hash), prefix) else {
-            let absent = self.absence.is_known(group_hash(hash))
-                || self.absence.is_known(self.group_row_hash(prefix, suffix));
+            let absent =
+                self.absence.is_known(group_hash(hash)) || self.absence.is_known(self.group_row_hash(prefix, suffix));
             return if absent { Found::Absent } else { Found::Unknown };
         };
         match self.find_row(group, suffix) {
@@ -248,8 +248,7 @@ impl<V: Resident> WorkingSet<V> {
             Ok((_, id)) => return id,
             Err(at) => at,
         };
-        let flags =
-            IN_GROUP | if value.is_some() { MAYBE_STORED } else { 0 } | if hot { REFERENCED } else { 0 };
+        let flags = IN_GROUP | if value.is_some() { MAYBE_STORED } else { 0 } | if hot { REFERENCED } else { 0 };
         let id = self.insert(RowKey::new(suffix), value, group, flags);
         self.insert_in_group(group, at, suffix, id);
         self.exhausted = false;
@@ -522,8 +521,7 @@ impl<V: Resident> WorkingSet<V> {
                 let owner = slot.owner;
                 let group = &self.groups[owner];
                 let prefix = group.prefix.as_slice();
-                let (row, whole) =
-                    (self.group_row_hash(prefix, slot.key.as_slice()), group_hash(self.hash(prefix)));
+                let (row, whole) = (self.group_row_hash(prefix, slot.key.as_slice()), group_hash(self.hash(prefix)));
                 self.absence.evicted(row);
                 self.absence.evicted(whole);
                 self.groups[owner].complete = false;
@@ -694,8 +692,9 @@ impl<V: Resident> WorkingSet<V> {
         }
     }
 
-    /// The store has these entries of a batch: rows that were not overwritten meanwhile are clean.
-    pub fn acknowledge(&mut self, entries: &[crate::batch::Entry]) {
+    /// The store has these entries of a batch: rows that were not overwritten meanwhile are clean. `keep`: the task thread
+    /// is about to merge a page that may be older than the batch, and needs the tombstones.
+    pub fn acknowledge(&mut self, entries: &[crate::batch::Entry], keep: bool) {
         for entry in entries {
             let slot = &mut self.rows[entry.place];
             if entry.displaced || !slot.has(FLUSHING) {
@@ -707,7 +706,9 @@ impl<V: Resident> WorkingSet<V> {
             self.dirty_bytes -= size_of::<Slot<V>>() + slot.heap_bytes();
             if slot.value.is_none() {
                 slot.flags &= !MAYBE_STORED;
-                self.drop_if_superfluous(entry.place);
+                if !keep {
+                    self.drop_if_superfluous(entry.place);
+                }
             }
             self.exhausted = false;
         }

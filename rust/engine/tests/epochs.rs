@@ -210,6 +210,7 @@ fn deletes_and_puts_in_turn() {
         epochs.push((engine.freeze(1).unwrap(), present));
         assert_eq!(get(&engine, &key).is_some(), present);
     }
+    eventually("the first batch", || harness.faults.blocked(Operation::Write) == 1);
     harness.faults.unblock(Operation::Write);
     for (epoch, present) in epochs {
         let version = harness.rows(&engine.await_commit(epoch).unwrap());
@@ -322,4 +323,30 @@ fn keys_of_other_key_groups_are_refused() {
     assert!(error.to_string().contains("128") && error.to_string().contains("[0, 127]"), "{error}");
     assert_eq!(engine.get(&[0], |_| ()).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(engine.group_clear(&key).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_page_that_is_older_than_a_tombstone_that_is_acknowledged_meanwhile() {
+    let harness = Harness::new(0);
+    let engine = harness.engine(options(), &MemoryBudget::new(20_000));
+    let prefix = map_prefix(1);
+    let commit = |checkpoint| drop(engine.await_commit(engine.freeze(checkpoint).unwrap()).unwrap());
+    for i in 0..1000_u64 {
+        engine.group_put(&prefix, &i.to_be_bytes(), &[1; 20]).unwrap();
+    }
+    commit(1);
+    // Never evicted, so that nothing but the tombstones says that they are gone.
+    let rows = || (0..10_u64).map(|i| [&i.to_be_bytes()[..], b"x"].concat());
+    rows().for_each(|suffix| engine.group_put(&prefix, &suffix, &[2; 20]).unwrap());
+    commit(2);
+    rows().for_each(|suffix| engine.group_delete(&prefix, &suffix).unwrap());
+    // The page is read, then the tombstones are written, then the page's answer arrives.
+    harness.faults.next(Operation::Write, 1, Fault::Delay(Duration::from_millis(100)));
+    harness.scan_answer_ms.store(300, std::sync::atomic::Ordering::Relaxed);
+    let epoch = engine.freeze(3).unwrap();
+    let mut page = Vec::new();
+    engine.group_page(&prefix, None, 10_000, &mut page).unwrap();
+    let page = parse_page(&page);
+    assert!(page.len() > 100 && page.iter().all(|(suffix, _)| suffix.len() == 8));
+    engine.await_commit(epoch).unwrap();
 }

@@ -49,7 +49,8 @@ fn what_is_charged_is_what_is_allocated() {
         KeyedEngine::new(Arc::new(NoStore), options.clone(), budget.clone(), runtime.handle().clone());
     engine.close();
     let base = LIVE.load(Ordering::SeqCst);
-    let engine: Arc<KeyedEngine> = KeyedEngine::new(Arc::new(NoStore), options, budget.clone(), runtime.handle().clone());
+    let engine: Arc<KeyedEngine> =
+        KeyedEngine::new(Arc::new(NoStore), options, budget.clone(), runtime.handle().clone());
     let mut rng = SmallRng::seed_from_u64(1);
     let check = |what: &str| {
         eventually("the flush", || engine.stats().dirty_bytes <= 512 << 10);

@@ -48,7 +48,8 @@ impl Program<'_> {
     }
 
     fn value(&mut self) -> Vec<u8> {
-        let len = if self.rng.random_bool(0.7) { self.value_len } else { self.rng.random_range(0..=2 * self.value_len) };
+        let len =
+            if self.rng.random_bool(0.7) { self.value_len } else { self.rng.random_range(0..=2 * self.value_len) };
         (0..len).map(|_| self.rng.random()).collect()
     }
 
@@ -317,9 +318,13 @@ fn run(seed: u64, case: &Case, change: impl Fn(&mut EngineOptions)) -> Result<()
     change(&mut options);
     let engine = harness.open(None, options.clone(), &budget);
     if case.faulty {
-        for (operation, probability) in
-            [(Operation::Write, 0.1), (Operation::BeginCommit, 0.1), (Operation::AwaitCommit, 0.1), (Operation::GetMany, 0.02), (Operation::Scan, 0.02)]
-        {
+        for (operation, probability) in [
+            (Operation::Write, 0.1),
+            (Operation::BeginCommit, 0.1),
+            (Operation::AwaitCommit, 0.1),
+            (Operation::GetMany, 0.02),
+            (Operation::Scan, 0.02),
+        ] {
             harness.faults.chance(Chance { operation, probability, fault: Fault::Fail(ErrorKind::Unavailable) });
         }
         harness.faults.chance(Chance {
@@ -369,17 +374,17 @@ fn run(seed: u64, case: &Case, change: impl Fn(&mut EngineOptions)) -> Result<()
 }
 
 fn few_rows(faulty: bool) -> Case {
-    Case { keys: 500, value_len: 20, budget: 20_000, max_dirty: 4_000, batch_rows: 16, faulty, steps: 6_000 }
+    Case { keys: 500, value_len: 20, budget: 20_000, max_dirty: 4_000, batch_rows: 16, faulty, steps: 3_000 }
 }
 
 fn all_rows(faulty: bool) -> Case {
-    Case { keys: 500, value_len: 20, budget: 64 << 20, max_dirty: 1 << 20, batch_rows: 64, faulty, steps: 6_000 }
+    Case { keys: 500, value_len: 20, budget: 64 << 20, max_dirty: 1 << 20, batch_rows: 64, faulty, steps: 3_000 }
 }
 
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("WEIR_SEEDS").ok().and_then(|seeds| seeds.parse().ok()) {
         Some(seeds) => 0..seeds,
-        None => 0..12,
+        None => 0..6,
     }
 }
 
@@ -421,7 +426,15 @@ fn an_engine_that_does_not_know_what_is_absent() {
 
 #[test]
 fn values_larger_than_the_working_set() {
-    let case = Case { keys: 60, value_len: 3_000, budget: 20_000, max_dirty: 8_000, batch_rows: 16, faulty: false, steps: 2_500 };
+    let case = Case {
+        keys: 60,
+        value_len: 3_000,
+        budget: 20_000,
+        max_dirty: 8_000,
+        batch_rows: 16,
+        faulty: false,
+        steps: 2_500,
+    };
     for seed in seeds() {
         run(seed, &case, |_| {}).unwrap();
     }

@@ -5,9 +5,10 @@
 //! [`ErrorKind::Closed`](weir_store::ErrorKind::Closed). Slots are reused and never given back, so a stale handle reads
 //! a slot of a younger generation, not freed memory.
 //!
-//! Two ways in:
+//! Three ways in:
 //! * [`Table::enter`], for the task thread: exclusive, a few nanoseconds, lends the scratch region too. It is the hot
 //!   path. A second thread in the same slot is refused, not made to wait.
+//! * [`Table::visit`], for another thread that has to read the state: takes turns with the task thread.
 //! * [`Table::share`], for any thread: clones the `Arc`, so that the call may block without holding anything.
 //!
 //! [`Table::close`] empties a slot; the scratch region stays, for Java may still write to it or read the last answer.
@@ -30,6 +31,8 @@ use crate::scratch::Scratch;
 const SLOTS: usize = 1 << 16;
 /// How long a call waits for another one that is just leaving, before it says that two threads meet.
 const LEAVING: Duration = Duration::from_millis(2);
+/// How long a visitor waits for its turn.
+const TURN: Duration = Duration::from_secs(60);
 /// How long `close` and `free` wait for a running call to notice that its backend is closed. The engine promises 100 ms.
 const LAST_CALL: Duration = Duration::from_secs(10);
 
@@ -43,6 +46,8 @@ pub struct Table<T: 'static> {
 struct Slot<T> {
     /// Held by the one call that is inside; guards `inner`.
     busy: AtomicBool,
+    /// Visitors that are inside or wait to be: while there are any, the task thread waits for its turn.
+    visitors: AtomicU32,
     /// Set when a call panicked: what it left behind is not to be trusted.
     broken: AtomicBool,
     inner: UnsafeCell<Inner<T>>,
@@ -102,6 +107,7 @@ impl<T: Send + Sync> Table<T> {
         if slot.is_null() {
             slot = Box::into_raw(Box::new(Slot {
                 busy: AtomicBool::new(false),
+                visitors: AtomicU32::new(0),
                 broken: AtomicBool::new(false),
                 inner: UnsafeCell::new(Inner { generation: 0, value: None, scratch: None }),
                 shared: Mutex::new(Shared { generation: 0, value: None }),
@@ -155,6 +161,29 @@ impl<T: Send + Sync> Table<T> {
             return Err(broken());
         }
         Ok(entered)
+    }
+
+    /// Enters the slot from another thread than the task's, between two of its calls.
+    ///
+    /// # Errors
+    /// As of [`Self::enter`]; [`ErrorKind::Unavailable`] if the task thread stays inside for long.
+    pub fn visit(&self, handle: i64) -> Result<Visit<'static, T>> {
+        let (slot, generation) = self.slot(handle)?;
+        let visitor = Visitor::new(&slot.visitors);
+        let Some(mut entered) = slot.lock(Instant::now() + TURN) else {
+            return Err(Failure::new(
+                ErrorKind::Unavailable,
+                format!("the task did not leave its state for {} s", TURN.as_secs()),
+            ));
+        };
+        let inner = entered.get();
+        if inner.generation != generation || inner.value.is_none() {
+            return Err(Failure::closed());
+        }
+        if slot.broken.load(Ordering::Relaxed) {
+            return Err(broken());
+        }
+        Ok(Visit { entered, _visitor: visitor })
     }
 
     /// What the handle names, for a call from any thread that may block.
@@ -245,13 +274,46 @@ impl<T> Slot<T> {
     /// Somebody is inside: `close` for a moment, or a stale handle, or a second thread.
     #[cold]
     fn lock_late(&self, generation: u32) -> Result<Entered<'_, T>> {
-        let entered = self.lock(Instant::now() + LEAVING);
+        let mut entered = self.lock(Instant::now() + LEAVING);
+        while entered.is_none() && self.visitors.load(Ordering::Acquire) > 0 {
+            entered = self.lock(Instant::now() + LEAVING);
+        }
         if self.shared.lock().get(generation).is_none() {
             return Err(Failure::closed());
         }
         entered.ok_or_else(|| {
             Failure::invalid("two threads called the same state backend at once; it belongs to its task thread")
         })
+    }
+}
+
+/// Counts a visitor until it is dropped.
+struct Visitor<'a>(&'a AtomicU32);
+
+impl<'a> Visitor<'a> {
+    fn new(visitors: &'a AtomicU32) -> Self {
+        visitors.fetch_add(1, Ordering::AcqRel);
+        Self(visitors)
+    }
+}
+
+impl Drop for Visitor<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A visitor's call inside a slot; leaves when dropped.
+pub struct Visit<'a, T> {
+    // In this order: the task thread waits until both are gone.
+    entered: Entered<'a, T>,
+    _visitor: Visitor<'a>,
+}
+
+impl<T> Visit<'_, T> {
+    /// What the handle names. The scratch region is the task thread's alone.
+    pub fn value(&mut self) -> Result<&T> {
+        Ok(self.entered.parts()?.0)
     }
 }
 
@@ -373,6 +435,43 @@ mod tests {
         assert_eq!(kind(TABLE.enter(handle)), Some(ErrorKind::InvalidArgument));
         drop(inside);
         assert_eq!(kind(TABLE.enter(handle)), None);
+        TABLE.free(handle, Backend::close);
+    }
+
+    #[test]
+    fn visitors_take_turns_with_the_task_thread() {
+        static TABLE: Table<Backend> = Table::new();
+        let live = Arc::default();
+        let handle = TABLE.insert(Backend::new(&live)).unwrap();
+        let inside = AtomicUsize::new(0);
+        let alone = |inside: &AtomicUsize| {
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+            std::hint::black_box((0..100).sum::<u32>());
+            inside.fetch_sub(1, Ordering::SeqCst);
+        };
+        std::thread::scope(|threads| {
+            for visitor in 0..2 {
+                let inside = &inside;
+                threads.spawn(move || {
+                    for _ in 0..200 {
+                        let mut visit = TABLE.visit(handle).unwrap();
+                        visit.value().unwrap();
+                        alone(inside);
+                        if visitor == 0 {
+                            // Longer than the task thread waits for anyone else.
+                            std::thread::sleep(LEAVING / 10);
+                        }
+                    }
+                });
+            }
+            for _ in 0..20_000 {
+                let call = TABLE.enter(handle).unwrap();
+                alone(&inside);
+                drop(call);
+            }
+        });
+        TABLE.close(handle, Backend::close);
+        assert_eq!(kind(TABLE.visit(handle)), Some(ErrorKind::Closed));
         TABLE.free(handle, Backend::close);
     }
 

@@ -25,7 +25,7 @@ use std::ffi::c_void;
 use jni::sys::{JNI_VERSION_1_8, JavaVM, jint};
 
 #[global_allocator]
-static ALLOCATOR: memory::Counted<mimalloc::MiMalloc> = memory::Counted(mimalloc::MiMalloc);
+static ALLOCATOR: memory::Counted<std::alloc::System> = memory::Counted(std::alloc::System);
 
 /// Called by the JVM when a class loader loads the library.
 #[unsafe(no_mangle)]

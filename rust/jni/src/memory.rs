@@ -1,4 +1,7 @@
 //! The library's allocator, with a count of live bytes, so that a leak of native memory is a figure in Java's tests.
+//!
+//! It is the C library's: allocators with thread-local heaps of their own do not get along with a library that is loaded
+//! late, beside threads that are there already (mimalloc 3 crashed in a thread of the JVM).
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -4,12 +4,13 @@
 //! others use the safe one.
 
 use std::collections::HashMap;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use jni::Env;
-use jni::objects::{JIntArray, JObjectArray, JString};
-use jni::sys::{JNIEnv, jclass, jint, jintArray, jlong, jlongArray, jobjectArray, jstring};
+use jni::objects::{JByteArray, JIntArray, JObjectArray, JString};
+use jni::sys::{JNIEnv, jbyteArray, jclass, jint, jintArray, jlong, jlongArray, jobjectArray, jstring};
 use parking_lot::Mutex;
 use weir_engine::{EngineOptions, EpochId, KeyedEngine, MemoryBudget, Stats};
 use weir_store::{BranchName, ErrorKind, KeyGroupRange, Source, VersionRef};
@@ -356,7 +357,7 @@ fn page(
 ) -> Result<jlong> {
     let mut call = ENGINES.enter(handle)?;
     let (engine, scratch) = call.parts()?;
-    let max_bytes = usize::try_from(max_bytes).map_err(|_| Failure::invalid(format!("a page of {max_bytes} bytes")))?;
+    let max_bytes = page_bytes(max_bytes)?;
     let from_start = after_len == -1;
     let ([prefix, after], mut answer) = scratch.split([prefix_len, if from_start { 0 } else { after_len }])?;
     answer.page(|out| scan(engine, prefix, (!from_start).then_some(after), max_bytes, out))
@@ -374,6 +375,47 @@ pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_deleteRows(
         let (engine, scratch) = call.parts()?;
         let [prefix] = scratch.input([prefix_len])?;
         Ok(to_java(engine.delete_rows(prefix)?))
+    })
+}
+
+// Reads of another thread than the task's: a Java array in, a Java array out, between two calls of the task.
+
+/// The value of a row, or null.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_visitGet(
+    env: *mut JNIEnv,
+    _: jclass,
+    handle: jlong,
+    key: jbyteArray,
+) -> jbyteArray {
+    guard_env(env, |env| {
+        let key = bytes(env, key, "key")?;
+        let value = ENGINES.visit(handle)?.value()?.get(&key, |value| value.map(<[u8]>::to_vec))?;
+        match value {
+            Some(value) => Ok(env.byte_array_from_slice(&value)?.into_raw()),
+            None => Ok(ptr::null_mut()),
+        }
+    })
+}
+
+/// A page of a group, behind one byte that is 1 if more follows; `after` is null to begin with the first row.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_visitGroupPage(
+    env: *mut JNIEnv,
+    _: jclass,
+    handle: jlong,
+    prefix: jbyteArray,
+    after: jbyteArray,
+    max_bytes: jint,
+) -> jbyteArray {
+    guard_env(env, |env| {
+        let prefix = bytes(env, prefix, "prefix")?;
+        let after = if after.is_null() { None } else { Some(bytes(env, after, "after")?) };
+        let max_bytes = page_bytes(max_bytes)?;
+        let mut page = vec![0];
+        let more = ENGINES.visit(handle)?.value()?.group_page(&prefix, after.as_deref(), max_bytes, &mut page)?;
+        page[0] = u8::from(more);
+        Ok(env.byte_array_from_slice(&page)?.into_raw())
     })
 }
 
@@ -538,6 +580,10 @@ fn to_java(figure: u64) -> jlong {
     jlong::try_from(figure).unwrap_or(jlong::MAX)
 }
 
+fn page_bytes(max_bytes: jint) -> Result<usize> {
+    usize::try_from(max_bytes).map_err(|_| Failure::invalid(format!("a page of {max_bytes} bytes")))
+}
+
 fn not_negative(number: jlong, what: &str) -> Result<u64> {
     u64::try_from(number).map_err(|_| Failure::invalid(format!("{what} is {number}; it cannot be negative")))
 }
@@ -612,6 +658,15 @@ fn ints(env: &mut Env<'_>, array: jintArray, what: &str) -> Result<Vec<jint>> {
     let mut ints = vec![0; array.len(env)?];
     array.get_region(env, 0, &mut ints)?;
     Ok(ints)
+}
+
+fn bytes(env: &mut Env<'_>, array: jbyteArray, what: &str) -> Result<Vec<u8>> {
+    if array.is_null() {
+        return Err(Failure::invalid(format!("{what} is null")));
+    }
+    // SAFETY: a parameter of the running native method, declared as an array of bytes.
+    let array = unsafe { JByteArray::from_raw(env, array) };
+    Ok(env.convert_byte_array(&array)?)
 }
 
 fn string_array(env: &mut Env<'_>, strings: &[impl AsRef<str>]) -> Result<jobjectArray> {

@@ -1,4 +1,4 @@
-//! A decorator of any store that lets an attempt crash: what the process held is dropped without a word to the store.
+//! A decorator of any store that lets an attempt crash: its engine goes without a word to the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,24 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Raise the flag, then drop the engine.
-    pub fn new(inner: Arc<dyn StateStore>) -> (Arc<dyn StateStore>, Arc<AtomicBool>) {
+    pub fn new(inner: Arc<dyn StateStore>) -> (Arc<dyn StateStore>, Crash) {
         let crashed = Arc::new(AtomicBool::new(false));
-        (Arc::new(Self { inner, crashed: crashed.clone() }), crashed)
+        (Arc::new(Self { inner: inner.clone(), crashed: crashed.clone() }), Crash { inner, crashed })
+    }
+}
+
+/// Lets the attempt crash.
+pub struct Crash {
+    inner: Arc<dyn StateStore>,
+    crashed: Arc<AtomicBool>,
+}
+
+impl Crash {
+    /// From now on `close` does nothing: drop the engine next. Returns the store itself, whose threads in this process
+    /// end no sooner than it is closed.
+    pub fn crash(self) -> Arc<dyn StateStore> {
+        self.crashed.store(true, Ordering::SeqCst);
+        self.inner
     }
 }
 

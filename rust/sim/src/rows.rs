@@ -22,8 +22,7 @@ pub enum State {
 
 pub const VALUES: [State; 2] = [State::FirstValue, State::SecondValue];
 pub const GROUPS: [State; 3] = [State::Map, State::WindowedMap, State::List];
-pub const STATES: [State; 5] =
-    [State::FirstValue, State::SecondValue, State::Map, State::WindowedMap, State::List];
+pub const STATES: [State; 5] = [State::FirstValue, State::SecondValue, State::Map, State::WindowedMap, State::List];
 
 /// `[key group][state id]`, which the keys of one state and key group begin with.
 pub fn state_prefix(key_group: u16, state: State) -> Vec<u8> {

@@ -20,6 +20,8 @@ pub mod config;
 mod reader;
 mod root;
 mod store;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::ops::Bound;
@@ -147,7 +149,7 @@ impl SlateStores {
             for other in others {
                 builder = CloneBuilder::with_source(builder, other.clone());
             }
-            if let Err(error) = access.watch().run("cannot restore branch", branch, builder.build()).await {
+            if let Err(error) = access.watch().run_opening("cannot restore branch", branch, builder.build()).await {
                 if error.kind() == ErrorKind::Corrupt {
                     // Was it taken away meanwhile?
                     for source in sources {
@@ -169,7 +171,7 @@ impl SlateStores {
             .with_db_cache(cache, cache_id)
             .with_compactor_builder(compactor)
             .build();
-        let db = watch.run("cannot open branch", branch, build).await?;
+        let db = watch.run_opening("cannot open branch", branch, build).await?;
         let store = SlateStore::new(root.clone(), branch.clone(), pin.range, db, watch);
         // From here on the branch's own holds protect it, if they were made in time.
         if !access.has_pin(branch).await? {

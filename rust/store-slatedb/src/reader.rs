@@ -43,7 +43,7 @@ impl SlateReader {
         let admin = access.admin(path.clone());
         let hold = match access
             .watch()
-            .run("cannot read", &source.version, admin.create_detached_checkpoint(&options))
+            .run_opening("cannot read", &source.version, admin.create_detached_checkpoint(&options))
             .await
         {
             Ok(hold) => hold.id,
@@ -62,7 +62,7 @@ impl SlateReader {
             .with_options(DbReaderOptions { skip_wal_replay: true, ..DbReaderOptions::default() })
             .with_db_cache(cache, cache_id)
             .build();
-        let reader = match watch.run("cannot read", &source.version, build).await {
+        let reader = match watch.run_opening("cannot read", &source.version, build).await {
             Ok(reader) => reader,
             Err(error) => {
                 let _ = access.delete_checkpoint(&branch, hold).await;

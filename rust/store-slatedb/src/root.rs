@@ -67,7 +67,7 @@ impl Pin {
         }
         let born = words.next()?.parse().ok()?;
         let (first, last) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        (first <= last).then(|| Self { born, range: KeyGroupRange { first, last } })
+        (first <= last).then_some(Self { born, range: KeyGroupRange { first, last } })
     }
 }
 
@@ -141,6 +141,11 @@ impl Root {
         })?;
         let local = local.with_automatic_cleanup(true).with_fsync(self.config.fsync);
         Ok(Some(object.insert(Arc::new(local)).clone()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn replace_object(&self, object: Arc<dyn ObjectStore>) {
+        *self.object.lock() = Some(object);
     }
 
     pub(crate) fn watch(&self) -> Arc<Watch> {
@@ -241,7 +246,7 @@ impl Access {
     /// The newest manifest of a branch, or `None` if there is none.
     pub(crate) async fn manifest(&self, branch: &BranchName) -> Result<Option<VersionedManifest>> {
         let admin = self.admin(self.root.branch_path(branch));
-        self.watch.run("cannot read branch", &branch, admin.read_manifest(None)).await
+        self.watch.run_opening("cannot read branch", &branch, admin.read_manifest(None)).await
     }
 
     /// The SlateDB checkpoint that is `version`.
@@ -250,7 +255,8 @@ impl Access {
         let id = Uuid::parse_str(&version.version).map_err(|_| absent())?;
         let manifest = self.manifest(&version.branch).await?.ok_or_else(absent)?;
         let found = manifest.checkpoints().iter().find(|checkpoint| checkpoint.id == id);
-        found.filter(|checkpoint| checkpoint.name.is_some()).cloned().ok_or_else(absent)
+        let named = |checkpoint: &&Checkpoint| checkpoint.name.as_deref().and_then(parse_version_name).is_some();
+        found.filter(named).cloned().ok_or_else(absent)
     }
 
     pub(crate) async fn delete_checkpoint(&self, branch: &BranchName, id: Uuid) -> Result<()> {
@@ -316,7 +322,7 @@ impl Access {
     async fn folders(&self, path: &Path) -> Result<Vec<String>> {
         let listed = self.watched.list_with_delimiter(Some(path)).await;
         let listed = listed.map_err(|error| self.io("cannot list", path, &error))?;
-        let names = listed.common_prefixes.into_iter().map(Path::from);
+        let names = listed.common_prefixes.into_iter();
         Ok(names.filter_map(|folder| folder.filename().map(str::to_owned)).collect())
     }
 
@@ -357,7 +363,7 @@ impl Access {
                 return Ok(());
             }
         };
-        for attempt in attempts.iter().filter(|attempt| *attempt != own) {
+        for attempt in attempts.iter().filter(|attempt| *attempt != own && !are_siblings(own, attempt)) {
             match self.reap_one(own, pin, attempt, restored_checkpoint).await {
                 Err(error) if error.kind() == ErrorKind::Fenced => return Err(error),
                 Err(error) => tracing::warn!(branch = %attempt, %error, "cannot reap an earlier attempt"),
@@ -368,7 +374,12 @@ impl Access {
     }
 
     async fn reap_one(&self, own: &BranchName, own_pin: Pin, attempt: &BranchName, restored: u64) -> Result<()> {
+        let same_subtask = attempt.components()[2] == own.components()[2];
+        let starts_in_range = |range: KeyGroupRange| (own_pin.range.first..=own_pin.range.last).contains(&range.first);
         let pin = self.read_pin(attempt).await?;
+        if pin.is_some_and(|pin| !same_subtask && !starts_in_range(pin.range)) {
+            return Ok(());
+        }
         if pin.is_some_and(|pin| (pin.born, attempt.path()) > (own_pin.born, own.path())) {
             // Later than this attempt: this one is the zombie.
             return Ok(());
@@ -382,8 +393,6 @@ impl Access {
                 Some((number, range, checkpoint))
             })
             .collect();
-        let same_subtask = attempt.components()[2] == own.components()[2];
-        let starts_in_range = |range: KeyGroupRange| (own_pin.range.first..=own_pin.range.last).contains(&range.first);
         let range = pin.map(|pin| pin.range).or_else(|| versions.first().map(|(_, range, _)| *range));
         if !same_subtask && !range.is_some_and(starts_in_range) {
             return Ok(());
@@ -403,18 +412,42 @@ impl Access {
     }
 }
 
+/// Whether two branches are of different subtasks, `<index>-of-<parallelism>`, of one parallelism: such never start in each
+/// other's key groups, so that an opener need not read what all its siblings left.
+fn are_siblings(one: &BranchName, other: &BranchName) -> bool {
+    let (one, other) = (one.components()[2], other.components()[2]);
+    match (one.split_once("-of-"), other.split_once("-of-")) {
+        (Some((of_one, all)), Some((of_other, all_others))) => of_one != of_other && all == all_others,
+        _ => false,
+    }
+}
+
 pub(crate) fn used(branch: &BranchName) -> StoreError {
     let message = format!("branch {branch} is there already: each attempt opens a new one");
     StoreError::new(ErrorKind::InvalidArgument, message)
 }
 
 pub(crate) fn fenced(branch: &BranchName) -> StoreError {
-    StoreError::new(ErrorKind::Fenced, format!("a later attempt took over from branch {branch}"))
+    let message =
+        format!("the pin of branch {branch} is gone: a later attempt took over, or its directory was removed");
+    StoreError::new(ErrorKind::Fenced, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn siblings_share_their_parallelism() {
+        let siblings = |one: &str, other: &str| {
+            let name = |subtask: &str| BranchName::parse(&format!("job/op/{subtask}/a")).unwrap();
+            are_siblings(&name(one), &name(other))
+        };
+        assert!(siblings("0-of-2", "1-of-2"));
+        assert!(!siblings("0-of-2", "0-of-2"));
+        assert!(!siblings("0-of-2", "1-of-3"));
+        assert!(!siblings("0", "1"));
+    }
 
     #[test]
     fn pins_and_version_names_come_back() {

@@ -22,7 +22,7 @@ use weir_store::{
     StoreError, VersionRef, check_batch,
 };
 
-use crate::root::{Access, Root, fenced, version_name};
+use crate::root::{Access, Root, fenced, parse_version_name, version_name};
 use crate::watch::Watch;
 
 /// Keys asked for side by side in one `get_many`, when they are not in memory.
@@ -54,8 +54,10 @@ struct Inner {
 
 #[derive(Default)]
 struct Commits {
-    /// SlateDB checkpoints that nobody has been told of: they go when the branch closes.
+    /// SlateDB checkpoints that nobody has been told of yet.
     undelivered: HashMap<Uuid, Landing>,
+    /// Those that somebody has: when the branch closes, all others go.
+    delivered: HashSet<Uuid>,
     /// The files of the last version that was delivered.
     known_files: HashSet<slatedb::manifest::SsTableId>,
 }
@@ -205,6 +207,7 @@ impl Inner {
         }
         commits.known_files = files;
         commits.undelivered.remove(&id);
+        commits.delivered.insert(id);
         let version = VersionRef { branch: self.branch.clone(), version: id.to_string() };
         Ok(Commit { version, written_bytes, total_bytes })
     }
@@ -219,13 +222,12 @@ impl Inner {
             Err(_) => tracing::warn!(branch = %self.branch, "closing went on for too long and is left behind"),
         }
         let Some(access) = Access::new(&self.root, false)? else { return Ok(()) };
-        let undelivered: Vec<Uuid> = self.commits.lock().undelivered.drain().map(|(id, _)| id).collect();
-        if !undelivered.is_empty() {
-            let manifest = access.manifest(&self.branch).await?;
-            let there: HashSet<Uuid> =
-                manifest.iter().flat_map(|manifest| manifest.checkpoints()).map(|checkpoint| checkpoint.id).collect();
-            for id in undelivered.into_iter().filter(|id| there.contains(id)) {
-                access.delete_checkpoint(&self.branch, id).await?;
+        let manifest = access.manifest(&self.branch).await?;
+        for checkpoint in manifest.iter().flat_map(|manifest| manifest.checkpoints()) {
+            let version = checkpoint.name.as_deref().and_then(parse_version_name).is_some();
+            let delivered = self.commits.lock().delivered.contains(&checkpoint.id);
+            if version && !delivered {
+                access.delete_checkpoint(&self.branch, checkpoint.id).await?;
             }
         }
         access.remove_pin(&self.branch).await?;

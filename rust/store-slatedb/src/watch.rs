@@ -132,6 +132,10 @@ impl Watch {
                     path: String::new(),
                     cause: String::new(),
                 });
+                if now - failing.last > self.timeout {
+                    // Not one row of failures: nothing was tried between them.
+                    failing.since = now;
+                }
                 failing.last = now;
                 failing.path = path.to_string();
                 failing.cause = chain(error);
@@ -219,6 +223,32 @@ impl Watch {
         }
     }
 
+    /// Like [`Watch::run`], for a call that reads manifests: SlateDB calls one that cannot be decoded an internal error.
+    pub(crate) async fn run_opening<T>(
+        &self,
+        what: &'static str,
+        subject: &(dyn fmt::Display + Sync),
+        call: impl Future<Output = Result<T, slatedb::Error>>,
+    ) -> weir_store::Result<T> {
+        self.run(what, subject, call).await.map_err(|error| match error.kind() {
+            ErrorKind::Internal => {
+                let message = self.name_last_read(error.to_string());
+                StoreError::new(ErrorKind::Corrupt, message)
+            }
+            _ => error,
+        })
+    }
+
+    /// SlateDB does not always say which file it was.
+    fn name_last_read(&self, message: String) -> String {
+        match &self.state.lock().last_read {
+            Some(path) if !message.contains(".sst") && !message.contains(".manifest") => {
+                format!("{message}; the last file read was {}/{path}", self.root)
+            }
+            _ => message,
+        }
+    }
+
     /// SlateDB's error as one of ours.
     fn describe(&self, what: &str, subject: &dyn fmt::Display, error: &slatedb::Error) -> StoreError {
         let kind = match error.kind() {
@@ -231,11 +261,8 @@ impl Watch {
             _ => ErrorKind::Internal,
         };
         let mut message = format!("{what} {subject}: {}", chain(error));
-        if kind == ErrorKind::Corrupt && !message.contains(".sst") && !message.contains(".manifest") {
-            // SlateDB does not always say which file it was.
-            if let Some(path) = &self.state.lock().last_read {
-                message = format!("{message}; the last file read was {}/{path}", self.root);
-            }
+        if kind == ErrorKind::Corrupt {
+            message = self.name_last_read(message);
         }
         StoreError::new(kind, message)
     }

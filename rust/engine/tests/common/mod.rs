@@ -7,11 +7,16 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
+use futures::future::BoxFuture;
 use tokio::runtime::Runtime;
 use weir_engine::{Committed, EngineOptions, KeyedEngine, MemoryBudget};
-use weir_store::faulty::{FaultyStores, Faults};
+use weir_store::faulty::{Faults, FaultyStores};
 use weir_store::memory::MemoryStores;
-use weir_store::{BranchName, KeyGroupRange, Source, StateStore, Stores, VersionRef};
+use weir_store::{
+    BranchName, Commit, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, Source, StateReader, StateStore,
+    Stores, VersionRef,
+};
 
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -22,6 +27,8 @@ pub struct Harness {
     pub memory: Arc<MemoryStores>,
     pub faults: Arc<Faults>,
     pub stores: Arc<FaultyStores>,
+    /// How long the answer of a scan is on its way, in milliseconds.
+    pub scan_answer_ms: Arc<AtomicU64>,
     attempts: AtomicU64,
 }
 
@@ -31,17 +38,18 @@ impl Harness {
         let memory = Arc::new(MemoryStores::new());
         let faults = Faults::new(seed);
         let stores = Arc::new(FaultyStores::new(memory.clone(), faults.clone()));
-        Self { runtime, memory, faults, stores, attempts: AtomicU64::new(0) }
+        Self { runtime, memory, faults, stores, scan_answer_ms: Arc::default(), attempts: AtomicU64::new(0) }
     }
 
     pub fn open_store(&self, source: Option<&VersionRef>) -> Arc<dyn StateStore> {
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
-        let branch = BranchName::parse(&format!("job/operator/0-of-1/attempt-{attempt}")).unwrap();
+        let branch = BranchName::parse(&format!("job/operator-{attempt}/0-of-1/attempt")).unwrap();
         let sources: Vec<Source> =
             source.map(|version| Source { version: version.clone(), range: RANGE }).into_iter().collect();
         // What a restored checkpoint's number is does not matter here, as long as nothing is reaped.
         let restored = if source.is_some() { u64::MAX } else { 0 };
-        self.runtime.block_on(self.stores.open(&branch, RANGE, &sources, restored)).unwrap()
+        let store = self.runtime.block_on(self.stores.open(&branch, RANGE, &sources, restored)).unwrap();
+        Arc::new(Elsewhere(store, self.scan_answer_ms.clone()))
     }
 
     pub fn engine(&self, options: EngineOptions, budget: &Arc<MemoryBudget>) -> Arc<KeyedEngine> {
@@ -139,40 +147,70 @@ pub fn group_rows(engine: &KeyedEngine, prefix: &[u8], max_bytes: usize) -> Vec<
     }
 }
 
+/// A store whose rows are not in this process's memory.
+struct Elsewhere(Arc<dyn StateStore>, Arc<AtomicU64>);
+
+impl StateReader for Elsewhere {
+    fn get_many<'a>(&'a self, keys: &'a [Bytes]) -> BoxFuture<'a, Result<Vec<Option<Bytes>>>> {
+        self.0.get_many(keys)
+    }
+
+    fn scan<'a>(&'a self, prefix: &'a [u8], after: Option<&'a [u8]>, limit: PageLimit) -> BoxFuture<'a, Result<Page>> {
+        Box::pin(async move {
+            let page = self.0.scan(prefix, after, limit).await;
+            let answer = self.1.load(Ordering::Relaxed);
+            if answer > 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(answer)).await;
+            }
+            page
+        })
+    }
+}
+
+impl StateStore for Elsewhere {
+    fn write(&self, batch: Vec<Row>) -> BoxFuture<'_, Result<()>> {
+        self.0.write(batch)
+    }
+
+    fn begin_commit(&self, checkpoint: u64) -> BoxFuture<'_, Result<PendingCommit>> {
+        self.0.begin_commit(checkpoint)
+    }
+
+    fn upkeep(&self, completed_checkpoint: u64) {
+        self.0.upkeep(completed_checkpoint);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.0.close()
+    }
+}
+
 /// A store that takes everything and keeps nothing.
 pub struct NoStore;
 
-impl weir_store::StateReader for NoStore {
-    fn get_many<'a>(
-        &'a self,
-        keys: &'a [bytes::Bytes],
-    ) -> futures::future::BoxFuture<'a, weir_store::Result<Vec<Option<bytes::Bytes>>>> {
+impl StateReader for NoStore {
+    fn get_many<'a>(&'a self, keys: &'a [Bytes]) -> BoxFuture<'a, Result<Vec<Option<Bytes>>>> {
         Box::pin(async { Ok(vec![None; keys.len()]) })
     }
 
-    fn scan<'a>(
-        &'a self,
-        _: &'a [u8],
-        _: Option<&'a [u8]>,
-        _: weir_store::PageLimit,
-    ) -> futures::future::BoxFuture<'a, weir_store::Result<weir_store::Page>> {
-        Box::pin(async { Ok(weir_store::Page { rows: vec![], done: true }) })
+    fn scan<'a>(&'a self, _: &'a [u8], _: Option<&'a [u8]>, _: PageLimit) -> BoxFuture<'a, Result<Page>> {
+        Box::pin(async { Ok(Page { rows: vec![], done: true }) })
     }
 }
 
 impl StateStore for NoStore {
-    fn write(&self, _: Vec<weir_store::Row>) -> futures::future::BoxFuture<'_, weir_store::Result<()>> {
+    fn write(&self, _: Vec<Row>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn begin_commit(
-        &self,
-        checkpoint: u64,
-    ) -> futures::future::BoxFuture<'_, weir_store::Result<weir_store::PendingCommit>> {
-        let version =
-            VersionRef { branch: BranchName::parse("a/b/c/d").unwrap(), version: checkpoint.to_string() };
-        let commit = weir_store::Commit { version, written_bytes: 0, total_bytes: 0 };
-        Box::pin(async { Ok(Box::pin(async { Ok(commit) }) as weir_store::PendingCommit) })
+    fn begin_commit(&self, checkpoint: u64) -> BoxFuture<'_, Result<PendingCommit>> {
+        let version = VersionRef { branch: BranchName::parse("a/b/c/d").unwrap(), version: checkpoint.to_string() };
+        let commit = Commit { version, written_bytes: 0, total_bytes: 0 };
+        Box::pin(async { Ok(Box::pin(async { Ok(commit) }) as PendingCommit) })
     }
 
     fn upkeep(&self, _: u64) {}
@@ -181,7 +219,7 @@ impl StateStore for NoStore {
         0
     }
 
-    fn close(&self) -> futures::future::BoxFuture<'_, weir_store::Result<()>> {
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 }

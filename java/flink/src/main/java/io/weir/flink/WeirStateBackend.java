@@ -66,7 +66,7 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend im
 
     @Override
     public boolean supportsSavepointFormat(SavepointFormatType format) {
-        return false;
+        return format == SavepointFormatType.CANONICAL;
     }
 
     @Override

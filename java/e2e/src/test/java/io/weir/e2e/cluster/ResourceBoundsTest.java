@@ -18,8 +18,8 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 import java.io.File;
+import java.io.IOException;
 import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Map;
@@ -49,7 +49,7 @@ class ResourceBoundsTest {
                             || name.startsWith("slatedb")) {
                         names.merge(name.replaceAll("[0-9]+$", ""), 1, Integer::sum);
                     }
-                } catch (NoSuchFileException gone) {
+                } catch (IOException gone) {
                     // the thread has ended meanwhile
                 }
             }

@@ -24,6 +24,8 @@ import org.apache.flink.streaming.api.graph.StreamGraph;
 
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 
@@ -32,6 +34,7 @@ public final class TestCluster implements AutoCloseable {
     private static final Duration DEADLINE = Duration.ofSeconds(120);
 
     private final MiniCluster cluster;
+    private final Set<JobID> submitted = ConcurrentHashMap.newKeySet();
 
     public TestCluster(int slots, Path directory) throws Exception {
         this(slots, directory, new Configuration());
@@ -112,9 +115,12 @@ public final class TestCluster implements AutoCloseable {
             graph.setSavepointRestoreSettings(
                     SavepointRestoreSettings.forPath(checkpoint, false, mode));
         }
-        return cluster.submitJob(graph.getJobGraph())
-                .get(DEADLINE.toSeconds(), TimeUnit.SECONDS)
-                .getJobID();
+        JobID job =
+                cluster.submitJob(graph.getJobGraph())
+                        .get(DEADLINE.toSeconds(), TimeUnit.SECONDS)
+                        .getJobID();
+        submitted.add(job);
+        return job;
     }
 
     /** Waits for the job's end and throws what it failed with, if it did. */
@@ -201,6 +207,16 @@ public final class TestCluster implements AutoCloseable {
         cluster.cancelJob(job).get(DEADLINE.toSeconds(), TimeUnit.SECONDS);
         cluster.requestJobResult(job).get(DEADLINE.toSeconds(), TimeUnit.SECONDS);
         return Duration.ofNanos(System.nanoTime() - began);
+    }
+
+    /** Cancels what an earlier test has left running. */
+    public void cancelAllBut(JobID job) throws Exception {
+        for (JobID other : submitted) {
+            if (!other.equals(job) && !status(other).isGloballyTerminalState()) {
+                cancel(other);
+            }
+        }
+        submitted.clear();
     }
 
     @Override

@@ -3,6 +3,7 @@ package io.weir.flink.keyed;
 import io.weir.flink.encoding.KeyCodecs;
 import io.weir.flink.errors.StateKindMismatchException;
 import io.weir.flink.nativelib.Engine;
+import io.weir.flink.snapshot.CanonicalSavepoint;
 import io.weir.flink.snapshot.WeirSnapshotStrategy;
 import io.weir.flink.state.AbstractWeirState;
 import io.weir.flink.state.StateContext;
@@ -430,10 +431,19 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
                 .snapshot(checkpointId, timestamp, streamFactory, options);
     }
 
+    /** Written on the task thread, which is the one that may read rows. */
     @Override
     public SavepointResources<K> savepoint() {
-        throw new UnsupportedOperationException(
-                "Weir cannot write canonical savepoints yet; take a checkpoint.");
+        return new SavepointResources<>(
+                new CanonicalSavepoint<>(
+                        engine,
+                        keyGroupRange,
+                        numberOfKeyGroups,
+                        keySerializer,
+                        keyGroupCompressionDecorator,
+                        states,
+                        queues.getRegisteredPQStates()),
+                SnapshotExecutionType.SYNCHRONOUS);
     }
 
     @Override

@@ -7,16 +7,19 @@ import io.weir.flink.encoding.KeyCodecs;
 import io.weir.flink.errors.InvalidArgumentException;
 import io.weir.flink.nativelib.Engine;
 import io.weir.flink.nativelib.NativeBudget;
+import io.weir.flink.restore.CanonicalRestore;
 import io.weir.flink.restore.RestoredMetadata;
 import io.weir.flink.restore.RestoredSources;
 import io.weir.flink.snapshot.Payload;
 import io.weir.flink.snapshot.WeirSnapshotStrategy;
 
 import org.apache.flink.api.common.typeutils.TypeSerializer;
+import org.apache.flink.core.fs.CloseableRegistry;
 import org.apache.flink.runtime.memory.OpaqueMemoryResource;
 import org.apache.flink.runtime.state.AbstractKeyedStateBackendBuilder;
 import org.apache.flink.runtime.state.BackendBuildingException;
 import org.apache.flink.runtime.state.HeapPriorityQueuesManager;
+import org.apache.flink.runtime.state.SavepointKeyedStateHandle;
 import org.apache.flink.runtime.state.StateBackend.KeyedStateBackendParameters;
 import org.apache.flink.runtime.state.StreamCompressionDecorator;
 import org.apache.flink.runtime.state.heap.HeapPriorityQueueSetFactory;
@@ -26,14 +29,22 @@ import org.apache.flink.runtime.state.metrics.SizeTrackingStateConfig;
 import org.apache.flink.util.IOUtils;
 import org.apache.flink.util.StateMigrationException;
 
+import java.io.Closeable;
 import java.io.IOException;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 
 /** Opens a branch of the store, from what was checkpointed before or empty, and puts a keyed backend on it. */
 public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBackendBuilder<K> {
 
     private static final int QUEUE_CAPACITY = 128;
+
+    /**
+     * Versions of later checkpoints than the restored one are released on opening, since no checkpoint can have kept them;
+     * but not where an attempt opens again from a checkpoint of its own.
+     */
+    private static final long REAP_NOTHING = Long.MAX_VALUE;
 
     private final KeyedStateBackendParameters<K> parameters;
     private final WeirConfig config;
@@ -83,44 +94,35 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
     public WeirKeyedStateBackend<K> build() throws BackendBuildingException {
         Engine engine = null;
         try {
-            RestoredSources restored = RestoredSources.read(restoreStateHandles, keyGroupRange, numberOfKeyGroups);
+            boolean canonical = isCanonicalSavepoint();
+            RestoredSources restored =
+                    RestoredSources.read(
+                            canonical ? List.of() : restoreStateHandles, keyGroupRange, numberOfKeyGroups);
             RegisteredStates states = new RegisteredStates();
             Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues = new LinkedHashMap<>();
             HeapPriorityQueueSetFactory queueFactory =
                     new HeapPriorityQueueSetFactory(keyGroupRange, numberOfKeyGroups, QUEUE_CAPACITY);
-            TypeSerializer<K> keySerializer = restoreMetadata(restored, states, queues, queueFactory);
-            KeyCodec<K> keyCodec = KeyCodecs.forKey(keySerializer);
-            RestoredMetadata.checkKeyColumns(restored.payloads(), keyCodec.id());
+            RestoredMetadata<K> metadata =
+                    new RestoredMetadata<>(
+                            userCodeClassLoader,
+                            keySerializerProvider,
+                            states,
+                            queues,
+                            queueFactory,
+                            keyGroupRange,
+                            numberOfKeyGroups);
+            for (Payload payload : restored.payloads()) {
+                metadata.add(payload);
+            }
+            RestoredMetadata.checkKeyColumns(
+                    restored.payloads(), KeyCodecs.forKey(keySerializerProvider.currentSchemaSerializer()).id());
 
             String root = root(restored);
             engine = open(root, restored);
-            cancelStreamRegistry.registerCloseable(engine::cancel);
-            EngineMetrics.register(parameters.getMetricGroup(), engine);
-            return new WeirKeyedStateBackend<>(
-                    kvStateRegistry,
-                    keySerializer,
-                    userCodeClassLoader,
-                    executionConfig,
-                    ttlTimeProvider,
-                    latencyTrackingStateConfig,
-                    sizeTrackingStateConfig,
-                    cancelStreamRegistry,
-                    keyGroupCompressionDecorator,
-                    new EncodedKeyContext<>(keyGroupRange, numberOfKeyGroups, keyCodec),
-                    engine,
-                    memory,
-                    states,
-                    new HeapPriorityQueuesManager(queues, queueFactory, keyGroupRange, numberOfKeyGroups),
-                    new WeirSnapshotStrategy<>(
-                            engine,
-                            root,
-                            config.storeConfig(),
-                            keyGroupRange,
-                            numberOfKeyGroups,
-                            keySerializer,
-                            keyCodec.id(),
-                            states,
-                            queues));
+            if (canonical) {
+                importSavepoint(engine, metadata, states);
+            }
+            return backend(engine, root, states, queues, queueFactory);
         } catch (Exception | Error e) {
             IOUtils.closeQuietly(engine);
             if (e instanceof Error) {
@@ -130,25 +132,64 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
         }
     }
 
-    private TypeSerializer<K> restoreMetadata(
-            RestoredSources restored,
+    private boolean isCanonicalSavepoint() {
+        return !restoreStateHandles.isEmpty()
+                && restoreStateHandles.stream().allMatch(handle -> handle instanceof SavepointKeyedStateHandle);
+    }
+
+    private void importSavepoint(Engine engine, RestoredMetadata<K> metadata, RegisteredStates states)
+            throws IOException, StateMigrationException {
+        // Flink closes its registry if the task is cancelled meanwhile.
+        try (Closeable ignored = cancelStreamRegistry.registerCloseableTemporarily(engine::cancel)) {
+            new CanonicalRestore<>(
+                            userCodeClassLoader,
+                            keySerializerProvider,
+                            metadata,
+                            states,
+                            keyGroupRange,
+                            numberOfKeyGroups)
+                    .restore(restoreStateHandles, engine);
+        }
+    }
+
+    private WeirKeyedStateBackend<K> backend(
+            Engine engine,
+            String root,
             RegisteredStates states,
             Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues,
             HeapPriorityQueueSetFactory queueFactory)
-            throws IOException, StateMigrationException {
-        RestoredMetadata<K> metadata =
-                new RestoredMetadata<>(
-                        userCodeClassLoader,
-                        keySerializerProvider,
-                        states,
-                        queues,
-                        queueFactory,
+            throws IOException {
+        TypeSerializer<K> keySerializer = keySerializerProvider.currentSchemaSerializer();
+        KeyCodec<K> keyCodec = KeyCodecs.forKey(keySerializer);
+        // Flink closes its own registry at the end of the restore; this one is closed with the backend.
+        CloseableRegistry cancelRegistry = new CloseableRegistry();
+        cancelRegistry.registerCloseable(engine::cancel);
+        EngineMetrics.register(parameters.getMetricGroup(), engine);
+        return new WeirKeyedStateBackend<>(
+                kvStateRegistry,
+                keySerializer,
+                userCodeClassLoader,
+                executionConfig,
+                ttlTimeProvider,
+                latencyTrackingStateConfig,
+                sizeTrackingStateConfig,
+                cancelRegistry,
+                keyGroupCompressionDecorator,
+                new EncodedKeyContext<>(keyGroupRange, numberOfKeyGroups, keyCodec),
+                engine,
+                memory,
+                states,
+                new HeapPriorityQueuesManager(queues, queueFactory, keyGroupRange, numberOfKeyGroups),
+                new WeirSnapshotStrategy<>(
+                        engine,
+                        root,
+                        config.storeConfig(),
                         keyGroupRange,
-                        numberOfKeyGroups);
-        for (Payload payload : restored.payloads()) {
-            metadata.add(payload);
-        }
-        return keySerializerProvider.currentSchemaSerializer();
+                        numberOfKeyGroups,
+                        keySerializer,
+                        keyCodec.id(),
+                        states,
+                        queues));
     }
 
     /** New branches lie beside what they start from, so a directory that moved is refused where the user named it. */
@@ -185,7 +226,12 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                 keyGroupRange.getStartKeyGroup(),
                 keyGroupRange.getEndKeyGroup(),
                 restored.sources(),
-                restored.checkpoint(),
+                restored.isOf(attempt(branch)) ? REAP_NOTHING : restored.checkpoint(),
                 restored.nextSequence());
+    }
+
+    /** The branch's attempt without the number of the opening. */
+    private static String attempt(String branch) {
+        return branch.substring(branch.lastIndexOf('/') + 1, branch.lastIndexOf('-'));
     }
 }

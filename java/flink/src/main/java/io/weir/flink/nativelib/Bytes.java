@@ -37,6 +37,14 @@ public final class Bytes {
         length = 0;
     }
 
+    void copyFrom(byte[] source, int offset) {
+        length = source.length - offset;
+        if (length > array.length) {
+            array = new byte[length];
+        }
+        System.arraycopy(source, offset, array, 0, length);
+    }
+
     void copyFrom(long address, long count) {
         length = Math.toIntExact(count);
         if (length > array.length) {

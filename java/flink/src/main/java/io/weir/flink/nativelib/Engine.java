@@ -20,7 +20,7 @@ import java.util.stream.IntStream;
  * Owns one native engine: an ordered map of rows, kept in the working set and in the store.
  *
  * <p>State operations, pages and {@link #freeze} belong to the task thread. {@link #awaitCommit},
- * {@link #abort}, {@link #checkpointComplete}, {@link #cancel}, {@link #stats} and {@link #close}
+ * {@link #abort}, {@link #checkpointComplete}, {@link #visit}, {@link #cancel}, {@link #stats} and {@link #close}
  * may come from any thread at any time; what comes after {@link #close} is a {@link
  * io.weir.flink.errors.BackendClosedException}, never a crash: the native shell and its scratch
  * memory live until this object is unreachable.
@@ -46,13 +46,11 @@ public final class Engine implements Closeable {
     private static final int ROOM_FIRST = 4 << 10;
 
     private final long handle;
-    private final Thread owner;
     private long scratch;
     private int room;
 
     private Engine(long handle) throws IOException {
         this.handle = handle;
-        this.owner = Thread.currentThread();
         CLEANER.register(this, new Free(handle));
         grow(ROOM_FIRST);
     }
@@ -122,12 +120,15 @@ public final class Engine implements Closeable {
         return new Engine(handle);
     }
 
-    /** Whether the caller is the thread that may call state operations. */
-    public boolean isOwner() {
-        return Thread.currentThread() == owner;
+    /** Gives back what a huge row needed; at the end of every operation. */
+    private void settle() throws IOException {
+        if (room > ROOM_KEPT) {
+            grow(ROOM_FIRST);
+        }
+        Reference.reachabilityFence(this);
     }
 
-    // ---------------------------------------------------------------------------------- value rows
+    // ---------------- value rows
 
     /**
      * Reads the value of a row.
@@ -135,87 +136,115 @@ public final class Engine implements Closeable {
      * @return false if there is no such row; {@code target} is then as before
      */
     public boolean get(RowKey key, Bytes target) throws IOException {
-        int length = key.length();
-        write(key.bytes(), length);
-        long address = NativeEngine.get(handle, length);
-        return answer(address, target);
+        try {
+            int length = key.length();
+            write(key.bytes(), length);
+            long address = NativeEngine.get(handle, length);
+            return answer(address, target);
+        } finally {
+            settle();
+        }
     }
 
     public void put(RowKey key, DataOutputSerializer value) throws IOException {
-        int length = key.length();
-        int valueLength = value.length();
-        write(key.bytes(), length, value.getSharedBuffer(), valueLength);
-        NativeEngine.put(handle, length, valueLength);
-        settle();
+        try {
+            int length = key.length();
+            int valueLength = value.length();
+            write(key.bytes(), length, value.getSharedBuffer(), valueLength);
+            NativeEngine.put(handle, length, valueLength);
+        } finally {
+            settle();
+        }
     }
 
     public void delete(RowKey key) throws IOException {
-        int length = key.length();
-        write(key.bytes(), length);
-        NativeEngine.delete(handle, length);
-        settle();
+        try {
+            int length = key.length();
+            write(key.bytes(), length);
+            NativeEngine.delete(handle, length);
+        } finally {
+            settle();
+        }
     }
 
-    // ---------------------------------------------------------------------------------- groups:
-    // maps and lists
+    // ---------------- groups: maps and lists
 
     /**
      * Reads the value of the entry whose suffix follows {@code prefixLength} bytes of prefix in
      * {@code key}.
      */
     public boolean groupGet(RowKey key, int prefixLength, Bytes target) throws IOException {
-        write(key.bytes(), key.length());
-        long address = NativeEngine.groupGet(handle, prefixLength, key.length() - prefixLength);
-        return answer(address, target);
+        try {
+            write(key.bytes(), key.length());
+            long address = NativeEngine.groupGet(handle, prefixLength, key.length() - prefixLength);
+            return answer(address, target);
+        } finally {
+            settle();
+        }
     }
 
     public void groupPut(RowKey key, int prefixLength, DataOutputSerializer value)
             throws IOException {
-        int valueLength = value.length();
-        write(key.bytes(), key.length(), value.getSharedBuffer(), valueLength);
-        NativeEngine.groupPut(handle, prefixLength, key.length() - prefixLength, valueLength);
-        settle();
+        try {
+            int valueLength = value.length();
+            write(key.bytes(), key.length(), value.getSharedBuffer(), valueLength);
+            NativeEngine.groupPut(handle, prefixLength, key.length() - prefixLength, valueLength);
+        } finally {
+            settle();
+        }
     }
 
     public void groupDelete(RowKey key, int prefixLength) throws IOException {
-        write(key.bytes(), key.length());
-        NativeEngine.groupDelete(handle, prefixLength, key.length() - prefixLength);
-        settle();
+        try {
+            write(key.bytes(), key.length());
+            NativeEngine.groupDelete(handle, prefixLength, key.length() - prefixLength);
+        } finally {
+            settle();
+        }
     }
 
     public boolean groupContains(RowKey key, int prefixLength) throws IOException {
-        write(key.bytes(), key.length());
-        boolean contained =
-                NativeEngine.groupContains(handle, prefixLength, key.length() - prefixLength);
-        settle();
-        return contained;
+        try {
+            write(key.bytes(), key.length());
+            return NativeEngine.groupContains(handle, prefixLength, key.length() - prefixLength);
+        } finally {
+            settle();
+        }
     }
 
     /** {@code key} is the prefix. */
     public boolean groupIsEmpty(RowKey key) throws IOException {
-        write(key.bytes(), key.length());
-        boolean empty = NativeEngine.groupIsEmpty(handle, key.length());
-        settle();
-        return empty;
+        try {
+            write(key.bytes(), key.length());
+            return NativeEngine.groupIsEmpty(handle, key.length());
+        } finally {
+            settle();
+        }
     }
 
     /** {@code key} is the prefix. */
     public void groupClear(RowKey key) throws IOException {
-        write(key.bytes(), key.length());
-        NativeEngine.groupClear(handle, key.length());
-        settle();
+        try {
+            write(key.bytes(), key.length());
+            NativeEngine.groupClear(handle, key.length());
+        } finally {
+            settle();
+        }
     }
 
     /** Appends an element behind all others; {@code key} is the prefix. */
     public void listAppend(RowKey key, DataOutputSerializer value) throws IOException {
-        int length = key.length();
-        int valueLength = value.length();
-        write(key.bytes(), length, value.getSharedBuffer(), valueLength);
-        NativeEngine.listAppend(handle, length, valueLength);
-        settle();
+        try {
+            int length = key.length();
+            int valueLength = value.length();
+            write(key.bytes(), length, value.getSharedBuffer(), valueLength);
+            NativeEngine.listAppend(handle, length, valueLength);
+        } finally {
+            settle();
+        }
     }
 
-    // ---------------------------------------------------------------------------------- pages
+    // ---------------- pages
 
     /**
      * Reads entries of a group in the order of their suffixes.
@@ -230,9 +259,13 @@ public final class Engine implements Closeable {
     public boolean groupPage(
             RowKey key, int prefixLength, boolean fromStart, int maxBytes, Bytes page)
             throws IOException {
-        write(key.bytes(), key.length());
-        int after = fromStart ? -1 : key.length() - prefixLength;
-        return page(NativeEngine.groupPage(handle, prefixLength, after, maxBytes), page);
+        try {
+            write(key.bytes(), key.length());
+            int after = fromStart ? -1 : key.length() - prefixLength;
+            return page(NativeEngine.groupPage(handle, prefixLength, after, maxBytes), page);
+        } finally {
+            settle();
+        }
     }
 
     /**
@@ -240,32 +273,56 @@ public final class Engine implements Closeable {
      */
     public boolean rowPage(byte[] prefix, byte[] after, int afterLength, int maxBytes, Bytes page)
             throws IOException {
-        if (after == null) {
-            write(prefix, prefix.length);
-        } else {
-            write(prefix, prefix.length, after, afterLength);
+        try {
+            if (after == null) {
+                write(prefix, prefix.length);
+            } else {
+                write(prefix, prefix.length, after, afterLength);
+            }
+            return page(
+                    NativeEngine.rowPage(
+                            handle, prefix.length, after == null ? -1 : afterLength, maxBytes),
+                    page);
+        } finally {
+            settle();
         }
-        return page(
-                NativeEngine.rowPage(
-                        handle, prefix.length, after == null ? -1 : afterLength, maxBytes),
-                page);
+    }
+
+    /** Reads the value of a row from any thread; null if there is none. */
+    public byte[] visit(byte[] key) throws IOException {
+        byte[] value = NativeEngine.visitGet(handle, key);
+        Reference.reachabilityFence(this);
+        return value;
+    }
+
+    /** As {@link #groupPage}, from any thread; {@code after} is null for the first page. */
+    public boolean visitGroupPage(byte[] prefix, byte[] after, int maxBytes, Bytes page)
+            throws IOException {
+        byte[] answer = NativeEngine.visitGroupPage(handle, prefix, after, maxBytes);
+        page.copyFrom(answer, 1);
+        Reference.reachabilityFence(this);
+        return answer[0] != 0;
     }
 
     /** Deletes all rows with a prefix and returns how many there were. */
     public long deleteRows(byte[] prefix) throws IOException {
-        write(prefix, prefix.length);
-        long rows = NativeEngine.deleteRows(handle, prefix.length);
-        settle();
-        return rows;
+        try {
+            write(prefix, prefix.length);
+            return NativeEngine.deleteRows(handle, prefix.length);
+        } finally {
+            settle();
+        }
     }
 
-    // ---------------------------------------------------------------------------------- epochs
+    // ---------------- epochs
 
     /** Ends the epoch in O(1) and starts to make it durable. */
     public long freeze(long checkpoint) throws IOException {
-        long epoch = NativeEngine.freeze(handle, checkpoint);
-        Reference.reachabilityFence(this);
-        return epoch;
+        try {
+            return NativeEngine.freeze(handle, checkpoint);
+        } finally {
+            settle();
+        }
     }
 
     /** Waits until the epoch is durable; once an epoch, from any thread. */
@@ -309,7 +366,7 @@ public final class Engine implements Closeable {
         return NativeEngine.statNames();
     }
 
-    // ---------------------------------------------------------------------------------- scratch
+    // ---------------- scratch
 
     private void write(byte[] first, int firstLength) throws IOException {
         reserve(firstLength);
@@ -340,20 +397,11 @@ public final class Engine implements Closeable {
         room = bytes;
     }
 
-    private void settle() throws IOException {
-        if (room > ROOM_KEPT) {
-            grow(ROOM_FIRST);
-        }
-        Reference.reachabilityFence(this);
-    }
-
     private boolean answer(long address, Bytes target) throws IOException {
         if (address == 0) {
-            settle();
-            return false;
+                return false;
         }
         target.copyFrom(address, MemoryUtils.UNSAFE.getLong(scratch + OUT_LENGTH));
-        settle();
         return true;
     }
 
@@ -364,7 +412,6 @@ public final class Engine implements Closeable {
             target.copyFrom(address, MemoryUtils.UNSAFE.getLong(scratch + OUT_LENGTH));
         }
         boolean more = (MemoryUtils.UNSAFE.getLong(scratch + OUT_FLAGS) & MORE) != 0;
-        settle();
         return more;
     }
 

@@ -68,6 +68,11 @@ final class NativeEngine {
 
     static native long rowPage(long engine, int prefixLength, int afterLength, int maxBytes) throws IOException;
 
+    static native byte[] visitGet(long engine, byte[] key) throws IOException;
+
+    static native byte[] visitGroupPage(long engine, byte[] prefix, byte[] after, int maxBytes)
+            throws IOException;
+
     static native long deleteRows(long engine, int prefixLength) throws IOException;
 
     static native long freeze(long engine, long checkpoint) throws IOException;

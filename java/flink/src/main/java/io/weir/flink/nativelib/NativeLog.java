@@ -13,6 +13,12 @@ final class NativeLog {
 
     private NativeLog() {}
 
+    /** The highest level that is shown; asked once. */
+    static int level() {
+        Logger logger = LoggerFactory.getLogger("io.weir.native");
+        return logger.isTraceEnabled() ? DEBUG + 1 : logger.isDebugEnabled() ? DEBUG : INFO;
+    }
+
     /**
      * @param level 1 (error) to 5 (trace)
      * @param target the module that logs, such as {@code weir_engine::flush}

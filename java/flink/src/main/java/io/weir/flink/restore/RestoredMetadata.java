@@ -70,22 +70,44 @@ public final class RestoredMetadata<K> {
         checkKeySerializer(serializers);
         for (StateMetaInfoSnapshot snapshot : serializers.getStateMetaInfoSnapshots()) {
             if (snapshot.getBackendStateType() == StateMetaInfoSnapshot.BackendStateType.PRIORITY_QUEUE) {
-                queues.computeIfAbsent(
-                        snapshot.getName(),
-                        name -> queue(snapshot));
+                addQueue(snapshot);
             } else {
                 addState(payload, new RegisteredKeyValueStateBackendMetaInfo<>(snapshot));
             }
         }
     }
 
+    /** Takes over a queue of timers; empty, unless it is known already. */
+    public HeapPriorityQueueSnapshotRestoreWrapper<?> addQueue(StateMetaInfoSnapshot snapshot) {
+        return queues.computeIfAbsent(snapshot.getName(), name -> queue(snapshot));
+    }
+
+    /**
+     * Takes over a state of a canonical savepoint, whose keys are written anew in the columns that
+     * its serializers call for.
+     */
+    public void addCanonicalState(StateMetaInfoSnapshot snapshot) throws StateMigrationException {
+        RegisteredKeyValueStateBackendMetaInfo<?, ?> metaInfo =
+                (RegisteredKeyValueStateBackendMetaInfo<?, ?>)
+                        RegisteredKeyValueStateBackendMetaInfo.fromMetaInfoSnapshot(snapshot);
+        if (!isKnown(metaInfo)) {
+            states.put(RegisteredState.of(metaInfo));
+        }
+    }
+
+    private boolean isKnown(RegisteredKeyValueStateBackendMetaInfo<?, ?> metaInfo)
+            throws StateMigrationException {
+        RegisteredState<?, ?> known = states.get(metaInfo.getName());
+        if (known != null && known.kind() != metaInfo.getStateType()) {
+            throw new StateKindMismatchException(
+                    known.name(), known.kind(), metaInfo.getStateType());
+        }
+        return known != null;
+    }
+
     private void addState(Payload payload, RegisteredKeyValueStateBackendMetaInfo<?, ?> metaInfo)
             throws IOException, StateMigrationException {
-        RegisteredState<?, ?> known = states.get(metaInfo.getName());
-        if (known != null) {
-            if (known.kind() != metaInfo.getStateType()) {
-                throw new StateKindMismatchException(known.name(), known.kind(), metaInfo.getStateType());
-            }
+        if (isKnown(metaInfo)) {
             return;
         }
         Payload.StateColumns columns = payload.columns(metaInfo.getName());

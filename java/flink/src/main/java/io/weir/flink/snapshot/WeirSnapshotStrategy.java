@@ -11,7 +11,9 @@ import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.core.fs.CloseableRegistry;
 import org.apache.flink.core.memory.DataOutputSerializer;
 import org.apache.flink.runtime.checkpoint.CheckpointOptions;
+import org.apache.flink.runtime.state.CheckpointStateOutputStream;
 import org.apache.flink.runtime.state.CheckpointStreamFactory;
+import org.apache.flink.runtime.state.CheckpointedStateScope;
 import org.apache.flink.runtime.state.IncrementalKeyedStateHandle.HandleAndLocalPath;
 import org.apache.flink.runtime.state.IncrementalRemoteKeyedStateHandle;
 import org.apache.flink.runtime.state.KeyGroupRange;
@@ -19,10 +21,11 @@ import org.apache.flink.runtime.state.KeyedBackendSerializationProxy;
 import org.apache.flink.runtime.state.KeyedStateHandle;
 import org.apache.flink.runtime.state.SnapshotResult;
 import org.apache.flink.runtime.state.SnapshotStrategy;
+import org.apache.flink.runtime.state.StreamStateHandle;
 import org.apache.flink.runtime.state.filesystem.FileStateHandle;
 import org.apache.flink.runtime.state.heap.HeapPriorityQueueSnapshotRestoreWrapper;
-import org.apache.flink.runtime.state.memory.ByteStreamStateHandle;
 import org.apache.flink.runtime.state.metainfo.StateMetaInfoSnapshot;
+import org.apache.flink.util.IOUtils;
 
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -88,6 +91,7 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
         return "Weir checkpoint";
     }
 
+    /** Null where no state was ever registered. */
     @Override
     public PendingEpoch syncPrepareResources(long checkpoint) throws Exception {
         List<StateMetaInfoSnapshot> metaInfos = new ArrayList<>();
@@ -98,6 +102,9 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
         }
         for (HeapPriorityQueueSnapshotRestoreWrapper<?> queue : queues.values()) {
             metaInfos.add(queue.getMetaInfo().snapshot());
+        }
+        if (metaInfos.isEmpty()) {
+            return null;
         }
         long epoch = engine.freeze(checkpoint);
         PendingEpoch frozen =
@@ -114,44 +121,66 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
             long timestamp,
             CheckpointStreamFactory streamFactory,
             CheckpointOptions options) {
-        return registry -> complete(frozen, registry);
+        return registry ->
+                frozen == null ? SnapshotResult.empty() : complete(frozen, streamFactory, registry);
     }
 
-    private SnapshotResult<KeyedStateHandle> complete(PendingEpoch frozen, CloseableRegistry registry)
-            throws Exception {
+    private SnapshotResult<KeyedStateHandle> complete(
+            PendingEpoch frozen, CheckpointStreamFactory streamFactory, CloseableRegistry registry) throws Exception {
         Closeable abort = frozen::abort;
         registry.registerCloseable(abort);
         Commit commit = frozen.await();
+        StreamStateHandle payload = null;
         try {
-            KeyedStateHandle handle = handle(frozen, commit);
+            payload = write(payload(frozen, commit), streamFactory, registry);
+            KeyedStateHandle handle = handle(frozen, commit, payload);
             if (!registry.unregisterCloseable(abort) || !frozen.take()) {
                 throw new CancellationException("Checkpoint " + frozen.checkpoint + " was cancelled.");
             }
             return SnapshotResult.of(handle);
         } catch (Exception e) {
-            discard(commit, e);
+            discard(commit, payload, e);
             throw e;
         }
     }
 
-    private KeyedStateHandle handle(PendingEpoch frozen, Commit commit) throws IOException {
+    private byte[] payload(PendingEpoch frozen, Commit commit) throws IOException {
         DataOutputSerializer serializers = new DataOutputSerializer(512);
         new KeyedBackendSerializationProxy<>(keySerializer, frozen.metaInfos, false).write(serializers);
-        byte[] payload =
-                new Payload(
-                                root,
-                                commit.branch,
-                                commit.version,
-                                frozen.checkpoint,
-                                range,
-                                numberOfKeyGroups,
-                                commit.nextSequence,
-                                keyCodec,
-                                frozen.columns,
-                                serializers.getCopyOfBuffer())
-                        .write();
+        return new Payload(
+                        root,
+                        commit.branch,
+                        commit.version,
+                        frozen.checkpoint,
+                        range,
+                        numberOfKeyGroups,
+                        commit.nextSequence,
+                        keyCodec,
+                        frozen.columns,
+                        serializers.getCopyOfBuffer())
+                .write();
+    }
+
+    /** Through Flink's stream, which keeps what is small in the checkpoint's own metadata and the rest in a file. */
+    private static StreamStateHandle write(
+            byte[] payload, CheckpointStreamFactory streamFactory, CloseableRegistry registry) throws IOException {
+        CheckpointStateOutputStream stream =
+                streamFactory.createCheckpointStateOutputStream(CheckpointedStateScope.EXCLUSIVE);
+        try {
+            registry.registerCloseable(stream);
+            stream.write(payload);
+            if (!registry.unregisterCloseable(stream)) {
+                throw new IOException("The stream of the checkpoint's handle was closed.");
+            }
+            return stream.closeAndGetHandle();
+        } catch (IOException | RuntimeException e) {
+            IOUtils.closeQuietly(stream);
+            throw e;
+        }
+    }
+
+    private KeyedStateHandle handle(PendingEpoch frozen, Commit commit, StreamStateHandle payload) {
         Lease lease = new Lease(root, commit.branch, commit.version);
-        long written = Math.max(0, commit.writtenBytes);
         return new IncrementalRemoteKeyedStateHandle(
                 backendId,
                 range,
@@ -160,17 +189,24 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
                 List.of(
                         HandleAndLocalPath.of(
                                 new FileStateHandle(lease.toPath(), Math.max(0, commit.totalBytes)), "lease")),
-                new ByteStreamStateHandle("weir-" + commit.branch + "-" + commit.version, payload),
-                payload.length + written);
+                payload,
+                payload.getStateSize() + Math.max(0, commit.writtenBytes));
     }
 
     /** Gives a version up that will never be part of a checkpoint. */
-    private void discard(Commit commit, Exception cause) {
+    private void discard(Commit commit, StreamStateHandle payload, Exception cause) {
         try {
             Versions.release(root, storeConfig, commit.branch, commit.version);
         } catch (IOException e) {
             cause.addSuppressed(e);
             LOG.warn("Version {} of {} is left behind in {}.", commit.version, commit.branch, root, e);
+        }
+        if (payload != null) {
+            try {
+                payload.discardState();
+            } catch (Exception e) {
+                cause.addSuppressed(e);
+            }
         }
     }
 

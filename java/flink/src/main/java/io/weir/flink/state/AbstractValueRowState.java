@@ -3,6 +3,7 @@ package io.weir.flink.state;
 import io.weir.flink.encoding.RowKey;
 import io.weir.flink.encoding.RowKeyReader;
 import io.weir.flink.keyed.RegisteredState;
+import io.weir.flink.nativelib.Bytes;
 
 import org.apache.flink.api.common.state.StateDescriptor;
 import org.apache.flink.core.memory.DataInputDeserializer;
@@ -45,6 +46,11 @@ abstract class AbstractValueRowState<K, N, V> extends AbstractWeirState<K, N, V>
         DataOutputSerializer output = context.output();
         valueSerializer.serialize(newValue, output);
         context.engine.put(row, output);
+    }
+
+    @Override
+    final boolean readRow(RowKey row, int prefixLength, Bytes target) throws IOException {
+        return context.engine.get(row, target);
     }
 
     @Override

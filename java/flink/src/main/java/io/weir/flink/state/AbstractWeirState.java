@@ -5,6 +5,7 @@ import io.weir.flink.encoding.KeyCodecs;
 import io.weir.flink.encoding.RowKey;
 import io.weir.flink.encoding.RowKeyReader;
 import io.weir.flink.keyed.RegisteredState;
+import io.weir.flink.nativelib.Bytes;
 
 import org.apache.flink.api.common.state.State;
 import org.apache.flink.api.common.state.StateDescriptor;
@@ -118,7 +119,7 @@ public abstract class AbstractWeirState<K, N, V> implements InternalKvState<K, N
     }
 
     /**
-     * Queryable state of other threads is not served: state belongs to the task thread.
+     * Reads for queryable state, from any thread; uses nothing that the task thread uses.
      *
      * @return null if there is no value
      */
@@ -129,9 +130,6 @@ public abstract class AbstractWeirState<K, N, V> implements InternalKvState<K, N
             TypeSerializer<N> safeNamespaceSerializer,
             TypeSerializer<V> safeValueSerializer)
             throws Exception {
-        if (!context.engine.isOwner()) {
-            throw new UnsupportedOperationException("Weir does not serve queryable state.");
-        }
         Tuple2<K, N> keyAndNamespace =
                 KvStateSerializer.deserializeKeyAndNamespace(
                         serializedKeyAndNamespace, safeKeySerializer, safeNamespaceSerializer);
@@ -148,7 +146,7 @@ public abstract class AbstractWeirState<K, N, V> implements InternalKvState<K, N
 
     /** The value under {@code row} in the format of queryable state, or null. */
     byte[] serializedValue(RowKey row, TypeSerializer<V> serializer) throws Exception {
-        return context.engine.get(row, context.value) ? context.value.toByteArray() : null;
+        return context.engine.visit(row.toByteArray());
     }
 
     @Override
@@ -163,6 +161,9 @@ public abstract class AbstractWeirState<K, N, V> implements InternalKvState<K, N
     /** Writes {@code newValue} in the place of what {@link #rowValue} returned for the row. */
     abstract void replaceRow(RowKey row, int prefixLength, V oldValue, V newValue)
             throws IOException;
+
+    /** Reads what the row holds now; false if it is gone. */
+    abstract boolean readRow(RowKey row, int prefixLength, Bytes target) throws IOException;
 
     abstract void removeRow(RowKey row, int prefixLength) throws IOException;
 

@@ -7,6 +7,7 @@ import io.weir.flink.nativelib.Engine;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.Arrays;
 
 /**
  * Walks over the entries of one map or list in the order of their suffixes, page by page; a
@@ -18,6 +19,7 @@ final class GroupCursor {
     private static final int MAX_PAGE_BYTES = 256 << 10;
 
     private final Engine engine;
+    private final boolean visiting;
     private final RowKey key = new RowKey();
     private final int prefixLength;
     private final Bytes page = new Bytes(FIRST_PAGE_BYTES);
@@ -32,9 +34,21 @@ final class GroupCursor {
     private int valueEnd;
 
     /**
+     * For the task thread.
+     *
      * @param prefix key group, state, key and namespace; copied
      */
     GroupCursor(Engine engine, RowKey prefix) {
+        this(engine, prefix, false);
+    }
+
+    /** For any thread. */
+    static GroupCursor visiting(Engine engine, RowKey prefix) {
+        return new GroupCursor(engine, prefix, true);
+    }
+
+    private GroupCursor(Engine engine, RowKey prefix, boolean visiting) {
+        this.visiting = visiting;
         this.engine = engine;
         this.prefixLength = prefix.length();
         key.set(prefix.bytes(), 0, prefixLength);
@@ -50,7 +64,7 @@ final class GroupCursor {
             if (started) {
                 key.append(page.array(), suffixOffset, suffixEnd - suffixOffset);
             }
-            more = engine.groupPage(key, prefixLength, !started, pageBytes, page);
+            more = visiting ? visitPage() : engine.groupPage(key, prefixLength, !started, pageBytes, page);
             header = ByteBuffer.wrap(page.array()).order(ByteOrder.LITTLE_ENDIAN);
             pageBytes = Math.min(pageBytes * 4, MAX_PAGE_BYTES);
             position = 0;
@@ -70,6 +84,12 @@ final class GroupCursor {
         valueEnd = suffixEnd + valueLength;
         position = valueEnd;
         return true;
+    }
+
+    private boolean visitPage() throws IOException {
+        byte[] prefix = Arrays.copyOf(key.bytes(), prefixLength);
+        byte[] after = started ? Arrays.copyOfRange(key.bytes(), prefixLength, key.length()) : null;
+        return engine.visitGroupPage(prefix, after, pageBytes, page);
     }
 
     byte[] array() {

@@ -4,6 +4,7 @@ import io.weir.flink.encoding.KeyCodec;
 import io.weir.flink.encoding.RowKey;
 import io.weir.flink.encoding.RowKeyReader;
 import io.weir.flink.keyed.RowCursor;
+import io.weir.flink.nativelib.Bytes;
 
 import org.apache.flink.core.memory.DataInputDeserializer;
 import org.apache.flink.runtime.state.StateEntry;
@@ -12,6 +13,7 @@ import org.apache.flink.util.FlinkRuntimeException;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
 
@@ -27,6 +29,7 @@ final class RowVisitor<K, N, V> implements StateIncrementalVisitor<K, N, V> {
     private final RowCursor cursor;
     private final RowKeyReader reader = new RowKeyReader();
     private final DataInputDeserializer input = new DataInputDeserializer();
+    private final Bytes now = new Bytes(256);
     private boolean ahead;
     private boolean done;
 
@@ -45,13 +48,16 @@ final class RowVisitor<K, N, V> implements StateIncrementalVisitor<K, N, V> {
         final V value;
         final byte[] row;
         final int prefixLength;
+        final byte[] written;
 
-        Entry(K key, N namespace, V value, byte[] row, int prefixLength) {
+        Entry(
+                K key, N namespace, V value, byte[] row, int prefixLength, byte[] written) {
             this.key = key;
             this.namespace = namespace;
             this.value = value;
             this.row = row;
             this.prefixLength = prefixLength;
+            this.written = written;
         }
 
         @Override
@@ -110,14 +116,28 @@ final class RowVisitor<K, N, V> implements StateIncrementalVisitor<K, N, V> {
         int prefixLength = reader.position() - cursor.keyOffset();
         input.setBuffer(cursor.array(), cursor.valueOffset(), cursor.valueLength());
         V value = state.rowValue(reader, input);
-        return new Entry<>(key, namespace, value, cursor.key(), prefixLength);
+        byte[] written =
+                Arrays.copyOfRange(
+                        cursor.array(),
+                        cursor.valueOffset(),
+                        cursor.valueOffset() + cursor.valueLength());
+        return new Entry<>(key, namespace, value, cursor.key(), prefixLength, written);
+    }
+
+    /** The page that the entry came from may be older than what the row holds now. */
+    private boolean isUnchanged(RowKey row, Entry<K, N, V> entry) throws IOException {
+        return state.readRow(row, entry.prefixLength, now)
+                && Arrays.equals(now.array(), 0, now.length(), entry.written, 0, entry.written.length);
     }
 
     @Override
     public void remove(StateEntry<K, N, V> visited) {
         Entry<K, N, V> entry = (Entry<K, N, V>) visited;
         try {
-            state.removeRow(entry.rowKey(), entry.prefixLength);
+            RowKey row = entry.rowKey();
+            if (isUnchanged(row, entry)) {
+                state.removeRow(row, entry.prefixLength);
+            }
         } catch (IOException e) {
             throw new FlinkRuntimeException("A row of a state could not be removed.", e);
         }
@@ -127,7 +147,10 @@ final class RowVisitor<K, N, V> implements StateIncrementalVisitor<K, N, V> {
     public void update(StateEntry<K, N, V> visited, V newValue) {
         Entry<K, N, V> entry = (Entry<K, N, V>) visited;
         try {
-            state.replaceRow(entry.rowKey(), entry.prefixLength, entry.value, newValue);
+            RowKey row = entry.rowKey();
+            if (isUnchanged(row, entry)) {
+                state.replaceRow(row, entry.prefixLength, entry.value, newValue);
+            }
         } catch (IOException e) {
             throw new FlinkRuntimeException("A row of a state could not be updated.", e);
         }

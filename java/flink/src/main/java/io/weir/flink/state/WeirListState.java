@@ -3,6 +3,7 @@ package io.weir.flink.state;
 import io.weir.flink.encoding.RowKey;
 import io.weir.flink.encoding.RowKeyReader;
 import io.weir.flink.keyed.RegisteredState;
+import io.weir.flink.nativelib.Bytes;
 
 import org.apache.flink.api.common.state.StateDescriptor;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
@@ -51,18 +52,18 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
 
     @Override
     public List<E> getInternal() throws IOException {
-        return read(row(), elementSerializer);
+        return read(new GroupCursor(context.engine, row()), elementSerializer, context.input);
     }
 
-    private List<E> read(RowKey prefix, TypeSerializer<E> serializer) throws IOException {
-        GroupCursor cursor = new GroupCursor(context.engine, prefix);
+    private static <E> List<E> read(GroupCursor cursor, TypeSerializer<E> serializer, DataInputDeserializer input)
+            throws IOException {
         List<E> elements = null;
         while (cursor.next()) {
             if (elements == null) {
                 elements = new ArrayList<>();
             }
-            context.input.setBuffer(cursor.array(), cursor.valueOffset(), cursor.valueLength());
-            elements.add(serializer.deserialize(context.input));
+            input.setBuffer(cursor.array(), cursor.valueOffset(), cursor.valueLength());
+            elements.add(serializer.deserialize(input));
         }
         return elements;
     }
@@ -147,7 +148,8 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
     @Override
     byte[] serializedValue(RowKey row, TypeSerializer<List<E>> serializer) throws IOException {
         TypeSerializer<E> elements = ((ListSerializer<E>) serializer).getElementSerializer();
-        List<E> list = read(row, elements);
+        List<E> list =
+                read(GroupCursor.visiting(context.engine, row), elements, new DataInputDeserializer());
         return list == null ? null : new ListDelimitedSerializer().serializeList(list, elements);
     }
 
@@ -166,6 +168,11 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
         DataOutputSerializer output = context.output();
         elementSerializer.serialize(newValue.get(0), output);
         context.engine.groupPut(row, prefixLength, output);
+    }
+
+    @Override
+    boolean readRow(RowKey row, int prefixLength, Bytes target) throws IOException {
+        return context.engine.groupGet(row, prefixLength, target);
     }
 
     @Override

@@ -5,6 +5,7 @@ import io.weir.flink.encoding.KeyCodecs;
 import io.weir.flink.encoding.RowKey;
 import io.weir.flink.encoding.RowKeyReader;
 import io.weir.flink.keyed.RegisteredState;
+import io.weir.flink.nativelib.Bytes;
 
 import org.apache.flink.api.common.state.StateDescriptor;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
@@ -18,9 +19,12 @@ import org.apache.flink.runtime.state.ttl.TtlTimeProvider;
 import org.apache.flink.util.FlinkRuntimeException;
 
 import java.io.IOException;
+import java.util.AbstractMap;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
 import java.util.NoSuchElementException;
 import java.util.Objects;
@@ -333,13 +337,22 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
 
     @Override
     byte[] serializedValue(RowKey row, TypeSerializer<Map<UK, UV>> serializer) throws Exception {
-        EntryIterator entries = new EntryIterator(row);
-        if (!entries.hasNext()) {
-            return null;
-        }
         MapSerializer<UK, UV> map = (MapSerializer<UK, UV>) serializer;
-        return KvStateSerializer.serializeMap(
-                () -> entries, map.getKeySerializer(), map.getValueSerializer());
+        KeyCodec<UK> keys = KeyCodecs.forUserKey(map.getKeySerializer());
+        RowKeyReader suffix = new RowKeyReader();
+        DataInputDeserializer value = new DataInputDeserializer();
+        List<Map.Entry<UK, UV>> entries = new ArrayList<>();
+        GroupCursor cursor = GroupCursor.visiting(context.engine, row);
+        while (cursor.next()) {
+            suffix.reset(cursor.array(), cursor.suffixOffset(), cursor.suffixEnd());
+            UK userKey = keys.read(suffix);
+            value.setBuffer(cursor.array(), cursor.valueOffset(), cursor.valueLength());
+            UV userValue = value.readBoolean() ? null : map.getValueSerializer().deserialize(value);
+            entries.add(new AbstractMap.SimpleEntry<>(userKey, userValue));
+        }
+        return entries.isEmpty()
+                ? null
+                : KvStateSerializer.serializeMap(entries, map.getKeySerializer(), map.getValueSerializer());
     }
 
     @Override
@@ -370,6 +383,11 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
         if (!same) {
             context.engine.groupPut(row, prefixLength, output);
         }
+    }
+
+    @Override
+    boolean readRow(RowKey row, int prefixLength, Bytes target) throws IOException {
+        return context.engine.groupGet(row, prefixLength, target);
     }
 
     @Override

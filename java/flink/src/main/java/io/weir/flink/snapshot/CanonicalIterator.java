@@ -1,0 +1,296 @@
+package io.weir.flink.snapshot;
+
+import io.weir.flink.encoding.KeyCodec;
+import io.weir.flink.encoding.KeyCodecs;
+import io.weir.flink.encoding.RowKey;
+import io.weir.flink.encoding.RowKeyReader;
+import io.weir.flink.keyed.RegisteredState;
+import io.weir.flink.keyed.RowCursor;
+import io.weir.flink.nativelib.Engine;
+
+import org.apache.flink.api.common.state.StateDescriptor;
+import org.apache.flink.api.common.typeutils.TypeSerializer;
+import org.apache.flink.api.common.typeutils.base.MapSerializer;
+import org.apache.flink.core.memory.DataOutputSerializer;
+import org.apache.flink.runtime.state.KeyGroupRange;
+import org.apache.flink.runtime.state.KeyValueStateIterator;
+import org.apache.flink.runtime.state.heap.HeapPriorityQueueStateSnapshot;
+
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.List;
+
+/** Rows and timers as entries of a canonical savepoint, by key group, then state. */
+final class CanonicalIterator<K> implements KeyValueStateIterator {
+
+    private static final byte LIST_DELIMITER = ',';
+    private static final byte[] NO_VALUE = {};
+
+    private final Engine engine;
+    private final int lastKeyGroup;
+    private final KeyCodec<K> keyCodec;
+    private final CanonicalKeys<K> keys;
+    private final List<RegisteredState<?, ?>> states;
+    private final List<HeapPriorityQueueStateSnapshot<?>> queues;
+
+    /** Where the next entry is looked for: a key group, and a state or, behind the states, a queue. */
+    private int searchedKeyGroup;
+
+    private int searchedState = -1;
+    private Entries entries = Entries.NONE;
+
+    private boolean valid = true;
+    private int keyGroup = -1;
+    private int stateId = -1;
+    private boolean newKeyGroup;
+    private boolean newState;
+
+    /** What is left of one state in one key group. */
+    private abstract static class Entries {
+        static final Entries NONE =
+                new Entries() {
+                    @Override
+                    boolean next() {
+                        return false;
+                    }
+                };
+
+        byte[] key;
+        byte[] value;
+
+        abstract boolean next() throws IOException;
+    }
+
+    CanonicalIterator(
+            Engine engine,
+            KeyGroupRange range,
+            KeyCodec<K> keyCodec,
+            CanonicalKeys<K> keys,
+            List<RegisteredState<?, ?>> states,
+            List<HeapPriorityQueueStateSnapshot<?>> queues)
+            throws IOException {
+        this.engine = engine;
+        this.searchedKeyGroup = range.getStartKeyGroup();
+        this.lastKeyGroup = range.getEndKeyGroup();
+        this.keyCodec = keyCodec;
+        this.keys = keys;
+        this.states = states;
+        this.queues = queues;
+        next();
+    }
+
+    @Override
+    public void next() throws IOException {
+        while (!entries.next()) {
+            searchedState++;
+            if (searchedState >= states.size() + queues.size()) {
+                searchedState = 0;
+                searchedKeyGroup++;
+            }
+            if (searchedKeyGroup > lastKeyGroup || states.size() + queues.size() == 0) {
+                entries = Entries.NONE;
+                valid = false;
+                return;
+            }
+            entries =
+                    searchedState < states.size()
+                            ? rows(states.get(searchedState), searchedKeyGroup)
+                            : timers(queues.get(searchedState - states.size()), searchedKeyGroup);
+        }
+        newKeyGroup = keyGroup != searchedKeyGroup;
+        newState = stateId != searchedState;
+        keyGroup = searchedKeyGroup;
+        stateId = searchedState;
+    }
+
+    private <N, V> Entries rows(RegisteredState<N, V> state, int ofKeyGroup) {
+        switch (state.kind()) {
+            case LIST:
+                return new ListRows<N>(state, ofKeyGroup);
+            case MAP:
+                return mapRows(state, ofKeyGroup, ((MapSerializer<?, ?>) state.metaInfo().getStateSerializer()).getKeySerializer());
+            default:
+                return new ValueRows<N>(state, ofKeyGroup);
+        }
+    }
+
+    private <N, UK> Entries mapRows(RegisteredState<N, ?> state, int ofKeyGroup, TypeSerializer<UK> userKeySerializer) {
+        return new MapRows<>(state, ofKeyGroup, userKeySerializer);
+    }
+
+    private <T> Entries timers(HeapPriorityQueueStateSnapshot<T> queue, int ofKeyGroup) {
+        Iterator<T> elements = queue.getIteratorForKeyGroup(ofKeyGroup);
+        TypeSerializer<T> serializer = queue.getMetaInfo().getElementSerializer();
+        return new Entries() {
+            private final DataOutputSerializer output = new DataOutputSerializer(64);
+
+            @Override
+            boolean next() throws IOException {
+                if (!elements.hasNext()) {
+                    return false;
+                }
+                output.clear();
+                keys.writeKeyGroup(ofKeyGroup, output);
+                serializer.serialize(elements.next(), output);
+                key = output.getCopyOfBuffer();
+                value = NO_VALUE;
+                return true;
+            }
+        };
+    }
+
+    /** Rows of any kind of state, with the conversion of their key. */
+    private abstract class Rows<N> extends Entries {
+        final RowCursor rows;
+        final RowKeyReader reader = new RowKeyReader();
+        final DataOutputSerializer output = new DataOutputSerializer(128);
+        private final int ofKeyGroup;
+        private final KeyCodec<N> namespaceCodec;
+        private final TypeSerializer<N> namespaceSerializer;
+
+        Rows(RegisteredState<N, ?> state, int ofKeyGroup) {
+            this.rows = new RowCursor(engine, ofKeyGroup, ofKeyGroup, state.id());
+            this.ofKeyGroup = ofKeyGroup;
+            this.namespaceCodec = state.namespaceCodec();
+            this.namespaceSerializer = state.metaInfo().getNamespaceSerializer();
+        }
+
+        /** Converts key group, key and namespace of the current row, and leaves the reader behind them. */
+        void convertPrefix() throws IOException {
+            output.clear();
+            reader.reset(rows.array(), rows.keyOffset() + RowKey.HEADER_BYTES, rows.keyEnd());
+            keys.writeKeyGroup(ofKeyGroup, output);
+            K rowKey = keyCodec.read(reader);
+            N namespace = namespaceCodec.read(reader);
+            keys.writeKeyAndNamespace(rowKey, namespace, namespaceSerializer, output);
+        }
+
+        byte[] rowValue() {
+            return Arrays.copyOfRange(
+                    rows.array(), rows.valueOffset(), rows.valueOffset() + rows.valueLength());
+        }
+    }
+
+    private final class ValueRows<N> extends Rows<N> {
+        ValueRows(RegisteredState<N, ?> state, int ofKeyGroup) {
+            super(state, ofKeyGroup);
+        }
+
+        @Override
+        boolean next() throws IOException {
+            if (!rows.next()) {
+                return false;
+            }
+            convertPrefix();
+            key = output.getCopyOfBuffer();
+            value = rowValue();
+            return true;
+        }
+    }
+
+    private final class MapRows<N, UK> extends Rows<N> {
+        private final KeyCodec<UK> userKeyCodec;
+        private final TypeSerializer<UK> userKeySerializer;
+
+        MapRows(RegisteredState<N, ?> state, int ofKeyGroup, TypeSerializer<UK> userKeySerializer) {
+            super(state, ofKeyGroup);
+            this.userKeySerializer = userKeySerializer;
+            this.userKeyCodec = KeyCodecs.forUserKey(userKeySerializer);
+        }
+
+        @Override
+        boolean next() throws IOException {
+            if (!rows.next()) {
+                return false;
+            }
+            convertPrefix();
+            userKeySerializer.serialize(userKeyCodec.read(reader), output);
+            key = output.getCopyOfBuffer();
+            value = rowValue();
+            return true;
+        }
+    }
+
+    /** The elements of a list are rows here, and one value there. */
+    private final class ListRows<N> extends Rows<N> {
+        private final String name;
+        private boolean ahead;
+        private boolean done;
+
+        ListRows(RegisteredState<N, ?> state, int ofKeyGroup) {
+            super(state, ofKeyGroup);
+            this.name = state.name();
+        }
+
+        @Override
+        boolean next() throws IOException {
+            if (done || (!ahead && !rows.next())) {
+                return false;
+            }
+            convertPrefix();
+            key = output.getCopyOfBuffer();
+            byte[] prefix = Arrays.copyOfRange(rows.array(), rows.keyOffset(), reader.position());
+            DataOutputSerializer list = new DataOutputSerializer(Math.max(1, rows.valueLength()));
+            list.write(rows.array(), rows.valueOffset(), rows.valueLength());
+            ahead = rows.next();
+            done = !ahead;
+            while (ahead && hasPrefix(prefix)) {
+                if ((long) list.length() + rows.valueLength() > Integer.MAX_VALUE - 64) {
+                    throw new IOException(
+                            "A list of state '" + name + "' is larger than 2 GiB, which a canonical savepoint cannot hold.");
+                }
+                list.write(LIST_DELIMITER);
+                list.write(rows.array(), rows.valueOffset(), rows.valueLength());
+                ahead = rows.next();
+                done = !ahead;
+            }
+            value = list.getCopyOfBuffer();
+            return true;
+        }
+
+        private boolean hasPrefix(byte[] prefix) {
+            int end = rows.keyOffset() + prefix.length;
+            return end <= rows.keyEnd()
+                    && Arrays.equals(rows.array(), rows.keyOffset(), end, prefix, 0, prefix.length);
+        }
+    }
+
+    @Override
+    public int keyGroup() {
+        return keyGroup;
+    }
+
+    @Override
+    public byte[] key() {
+        return entries.key;
+    }
+
+    @Override
+    public byte[] value() {
+        return entries.value;
+    }
+
+    @Override
+    public int kvStateId() {
+        return stateId;
+    }
+
+    @Override
+    public boolean isNewKeyValueState() {
+        return newState;
+    }
+
+    @Override
+    public boolean isNewKeyGroup() {
+        return newKeyGroup;
+    }
+
+    @Override
+    public boolean isValid() {
+        return valid;
+    }
+
+    @Override
+    public void close() {}
+}
