@@ -14,9 +14,10 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from install import DemoError
 
@@ -79,7 +80,7 @@ class Cluster:
             "rest.port": str(self.port),
             "taskmanager.host": "127.0.0.1",
             "taskmanager.bind-host": "127.0.0.1",
-            # Slots enough for the larger parallelism; tasks spread over the TaskManagers, so that each of them has state.
+            # Slots enough for the larger parallelism; tasks spread over the TaskManagers, so that each has state.
             "taskmanager.numberOfTaskSlots": str(self.slots),
             "taskmanager.load-balance.mode": "SLOTS",
             # Memory: heaps under 1 GB. The JobManager has little to do: leave the cores to the TaskManagers.
@@ -112,6 +113,8 @@ class Cluster:
             "heartbeat.interval": "1000",
             "heartbeat.rpc-failure-threshold": "2",
             "heartbeat.timeout": "60000",
+            # On a busy machine a worker may take longer than 10 s to take a task; that is no failure.
+            "pekko.ask.timeout": "60 s",
             # The demo must see a checkpoint while it is in progress: no caching of what the REST interface answers.
             "web.refresh-interval": "500",
             "rest.cache.checkpoint-statistics.timeout": "1 ms",
@@ -143,7 +146,7 @@ class Cluster:
     def registered(self) -> list[dict[str, Any]]:
         """The TaskManagers that the JobManager knows; none while it starts."""
         try:
-            return self.get("/taskmanagers")["taskmanagers"]
+            return list(self.get("/taskmanagers")["taskmanagers"])
         except OSError:
             return []
 
@@ -201,7 +204,9 @@ class Cluster:
         (self.logs / f"sql-client-{name}.out").write_text(result.stdout + result.stderr)
         job = re.search(r"Job ID: ([0-9a-f]{32})", result.stdout)
         if result.returncode or "[ERROR]" in result.stdout or not job:
-            raise DemoError(f"the SQL client refused the job:\n{(result.stdout + result.stderr)[-4000:]}\nsee {self.logs}")
+            raise DemoError(
+                f"the SQL client refused the job:\n{(result.stdout + result.stderr)[-4000:]}\nsee {self.logs}"
+            )
         return job[1]
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The job's input: real flights in a file a day, generated readings, and a feeder that moves them under Flink's eyes."""
+"""The job's input: real flights in a file a day, generated readings, and a feeder that hands them to Flink."""
 
 from __future__ import annotations
 

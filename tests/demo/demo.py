@@ -24,15 +24,23 @@ JARS = ROOT / "java" / "flink" / "build" / "libs"
 
 DAYS, SMALL_DAYS = 365, 40
 
+interrupted = False
+
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="weir demo", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--backend", choices=("weir", "rocksdb", "hashmap"), default="weir", help="state backend (default: %(default)s)")
-    parser.add_argument("--big", action="store_true", help="add generated keys until the state is 20 times the working set")
-    parser.add_argument("--events", type=int, metavar="N", help="generated keys to begin with (with --big; default: by size)")
+    parser.add_argument("--backend", choices=("weir", "rocksdb", "hashmap"), default="weir")
+    parser.add_argument(
+        "--big", action="store_true", help="add generated keys until the state is 20 times the working set"
+    )
+    parser.add_argument(
+        "--events", type=int, metavar="N", help="generated keys to begin with (with --big; default: by size)"
+    )
     parser.add_argument("--small", action="store_true", help=f"only {SMALL_DAYS} days of flights, and faster: for CI")
     parser.add_argument("--days", type=int, metavar="N", help=f"days of flights (default: {DAYS}, the whole year)")
-    parser.add_argument("--managed", type=int, metavar="MIB", help="managed memory of each TaskManager, the bound of the working set")
+    parser.add_argument(
+        "--managed", type=int, metavar="MIB", help="managed memory of each TaskManager, the bound of the working set"
+    )
     parser.add_argument("--interval", type=float, metavar="S", help="seconds between checkpoints")
     parser.add_argument("--keep", action="store_true", help="keep the run's data and logs")
     options = parser.parse_args()
@@ -47,7 +55,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     options = parse()
     run = HOME / "demo" / time.strftime("%Y%m%d-%H%M%S")
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     passed = False
     try:
@@ -70,7 +78,9 @@ def main() -> int:
     except DemoError as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError):
+        if not interrupted:
+            raise
         passed = True  # nothing to look into
         print("\nInterrupted; everything that was started is stopped", file=sys.stderr)
         return 130
@@ -85,7 +95,9 @@ def place_jar(flink: Path, backend: str) -> None:
     if backend == "weir":
         jars = list(JARS.glob("weir-flink-*.jar"))
         if len(jars) != 1:
-            raise DemoError(f"there must be one weir-flink-*.jar in {JARS}, and there are {len(jars)}; ./weir build makes it")
+            raise DemoError(
+                f"there must be one weir-flink-*.jar in {JARS}, and there are {len(jars)}; ./weir build makes it"
+            )
         shutil.copy(jars[0], flink / "lib")
 
 
@@ -113,6 +125,8 @@ def clear(run: Path, keep: bool, passed: bool) -> None:
 
 
 def interrupt(*_: object) -> NoReturn:
+    global interrupted
+    interrupted = True  # DuckDB turns the exception into one of its own
     raise KeyboardInterrupt
 
 

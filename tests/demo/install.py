@@ -74,7 +74,10 @@ def flink(home: Path) -> Path:
     partial = target.with_suffix(".partial")
     for leftover in (target, partial):
         shutil.rmtree(leftover, ignore_errors=True)
-    for package, folders in (("apache-flink-libraries", ("lib", "opt", "plugins", "bin")), ("apache-flink", ("bin", "conf"))):
+    for package, folders in (
+        ("apache-flink-libraries", ("lib", "opt", "plugins", "bin")),
+        ("apache-flink", ("bin", "conf")),
+    ):
         wheel = _download(home / "downloads", f"{package}=={FLINK_VERSION}", ".whl")
         print(f"Unpacking {wheel.name} ...", flush=True)
         _unpack(wheel, {f"pyflink/{folder}/" for folder in folders}, partial)
@@ -83,9 +86,17 @@ def flink(home: Path) -> Path:
     (partial / "log").mkdir()
     for script in (partial / "bin").iterdir():
         script.chmod(0o755)
-    for needed in (f"lib/flink-dist-{FLINK_VERSION}.jar", f"opt/flink-sql-client-{FLINK_VERSION}.jar", f"opt/flink-sql-gateway-{FLINK_VERSION}.jar", "bin/taskmanager.sh", "bin/bash-java-utils.jar"):
+    for needed in (
+        f"lib/flink-dist-{FLINK_VERSION}.jar",
+        f"opt/flink-sql-client-{FLINK_VERSION}.jar",
+        f"opt/flink-sql-gateway-{FLINK_VERSION}.jar",
+        "bin/taskmanager.sh",
+        "bin/bash-java-utils.jar",
+    ):
         if not (partial / needed).exists():
-            raise DemoError(f"the wheels of Flink {FLINK_VERSION} have no {needed}; remove {home / 'downloads'} and run again")
+            raise DemoError(
+                f"the wheels of Flink {FLINK_VERSION} have no {needed}; remove {home / 'downloads'} and run again"
+            )
     (partial / COMPLETE).touch()
     partial.rename(target)
     return target
@@ -114,7 +125,9 @@ def flights(home: Path) -> Path:
 
 
 def _imports(python: Path, module: str) -> bool:
-    return python.exists() and subprocess.run([str(python), "-c", f"import {module}"], capture_output=True).returncode == 0
+    return (
+        python.exists() and subprocess.run([str(python), "-c", f"import {module}"], capture_output=True).returncode == 0
+    )
 
 
 def _download(folder: Path, requirement: str, suffix: str) -> Path:
@@ -129,13 +142,25 @@ def _download(folder: Path, requirement: str, suffix: str) -> Path:
         print(f"{present.name} is damaged; downloading it again", flush=True)
         present.unlink()
     print(f"Downloading {requirement} ...", flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--dest", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--dest",
+        str(folder),
+    ]
     if suffix == ".whl":
         # Only shell scripts and jars are used: one wheel does for every Python and processor.
         command += ["--only-binary=:all:", "--python-version=3.11", "--platform=manylinux2014_x86_64"]
     else:
         command += ["--no-binary=:all:"]
-    _command([*command, requirement], f"cannot download {requirement}; pip must reach a package index (see its message above)")
+    _command(
+        [*command, requirement],
+        f"cannot download {requirement}; pip must reach a package index (see its message above)",
+    )
     for present in folder.glob(pattern):
         if _is_whole(present):
             return present
@@ -181,7 +206,7 @@ def _fetch_gateway(home: Path, target: Path) -> None:
             f"-Pto={target}",
             "fetch",
         ],
-        "cannot fetch flink-sql-gateway; Gradle (on Debian: apt-get install gradle) must reach Maven Central (see its message above)",
+        "cannot fetch flink-sql-gateway; Gradle (on Debian: apt-get install gradle) must reach Maven Central",
         quiet=True,
     )
 

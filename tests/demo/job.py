@@ -64,7 +64,9 @@ class Job:
         """Whether every task runs."""
         self.check()
         details = self.cluster.get(f"/jobs/{self.id}")
-        return details["state"] == "RUNNING" and all(v["status"] in ("RUNNING", "FINISHED") for v in details["vertices"])
+        return details["state"] == "RUNNING" and all(
+            v["status"] in ("RUNNING", "FINISHED") for v in details["vertices"]
+        )
 
     def failures(self) -> list[Failure]:
         """What the job failed of so far, newest first."""
@@ -81,7 +83,7 @@ class Job:
 
     def restored(self) -> int:
         """The id of the checkpoint last restored, 0 if none."""
-        return (self._checkpoints()["latest"]["restored"] or {}).get("id", 0)
+        return int((self._checkpoints()["latest"]["restored"] or {}).get("id", 0))
 
     def wait_running(self, timeout: float = 180) -> None:
         self.cluster.wait(self.running, "all tasks of the job to run", timeout)
@@ -103,8 +105,7 @@ class Job:
             self.wait_running()
             kill = self._kill_in_progress()
             self.cluster.start_task_manager()
-            status = self.cluster.wait(lambda: self._ended(kill.checkpoint), f"the end of checkpoint {kill.checkpoint}", 120)
-            if status != "COMPLETED":
+            if self._wait_end(kill.checkpoint) != "COMPLETED":
                 return kill
         raise DemoError("three checkpoints completed although a TaskManager was killed during each; run again")
 
@@ -124,6 +125,11 @@ class Job:
                     self.cluster.forget(process)
                     return Kill(at, process.name, process.popen.pid, each["id"], done, of)
         raise DemoError(f"no checkpoint began within 180 s; see {self.cluster.page} and {self.cluster.logs}")
+
+    def _wait_end(self, checkpoint: int) -> str:
+        """The status in which a checkpoint ends."""
+        status = self.cluster.wait(lambda: self._ended(checkpoint), f"the end of checkpoint {checkpoint}", 120)
+        return str(status)
 
     def _ended(self, checkpoint: int) -> str | None:
         for each in self._checkpoints()["history"]:

@@ -43,7 +43,11 @@ class Report:
     def wrong(self) -> list[str]:
         """What speaks against the run; nothing if all is right."""
         return [
-            *(f"{each.table} differs in {each.missing + each.surplus:,} rows" for each in self.results if not each.equal),
+            *(
+                f"{each.table} differs in {each.missing + each.surplus:,} rows"
+                for each in self.results
+                if not each.equal
+            ),
             *(["the kill came after the input's end"] if not self.left_at_kill else []),
             *(f"no checkpoint was restored after {each.what}" for each in self.restores if not each.checkpoint),
         ]
@@ -55,9 +59,17 @@ class Report:
         print(line("Rows in", ", ".join(f"{count:,} {name}" for name, count in self.rows.items())))
         print(line("State", f"{mb(last.state)} in the last checkpoint ({last.id}); {mb(self.stored)} on disk"))
         ratio = last.state / self.working_set
-        print(line("Working set", f"at most {mb(self.working_set)}, the managed memory; the state is {ratio:.1f} times that"))
+        print(
+            line(
+                "Working set",
+                f"at most {mb(self.working_set)}, the managed memory; the state is {ratio:.1f} times that",
+            )
+        )
         print()
-        print(f"{'checkpoints':<34}{'number':>7}{'seconds: median':>17}{'max':>7}{'written: median':>17}{'max':>10}{'full size':>11}")
+        print(
+            f"{'checkpoints':<34}{'number':>7}{'seconds: median':>17}{'max':>7}"
+            f"{'written: median':>17}{'max':>10}{'full size':>11}"
+        )
         for phase in self.phases:
             if phase.checkpoints:
                 seconds = [each.seconds for each in phase.checkpoints]
@@ -73,11 +85,16 @@ class Report:
                 f"{self.kill.subtasks} subtasks done), with {self.left_at_kill} files of input to come"
             )
         for each in self.restores:
-            print(f"After {each.what}: checkpoint {each.checkpoint} restored, first new result after {each.seconds:.1f} s")
+            print(
+                f"After {each.what}: checkpoint {each.checkpoint} restored, first new result after {each.seconds:.1f} s"
+            )
         print()
         print(f"{'query':<14}{'rows':>10}{'changes':>11}{'missing':>9}{'surplus':>9}  what it is")
         for result in self.results:
-            print(f"{result.table:<14}{result.rows:>10,}{result.changes:>11,}{result.missing:>9,}{result.surplus:>9,}  {result.title}")
+            print(
+                f"{result.table:<14}{result.rows:>10,}{result.changes:>11,}{result.missing:>9,}{result.surplus:>9,}"
+                f"  {result.title}"
+            )
             for sample in result.samples:
                 print(f"    {sample}")
         for failure in self.unplanned:

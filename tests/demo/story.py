@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from string import Template
-from typing import Callable
 
 import install
 from cluster import Cluster
@@ -62,7 +62,12 @@ class Story:
         if options.big:
             steps = self._with_later_readings(steps)
         self.feeder = Feeder(steps, run / "input", options.seconds / len(steps))
-        names = {"input": (run / "input").as_uri(), "output": (run / "output").as_uri(), "sink": SINK, "monitor_interval": "200 ms"}
+        names = {
+            "input": (run / "input").as_uri(),
+            "output": (run / "output").as_uri(),
+            "sink": SINK,
+            "monitor_interval": "200 ms",
+        }
         self.sql = self._template("job.sql", names)
         self.verdict = Verdict(self._template("expected.sql", {"input": str(run / "input")}), run / "output")
         self.report = Report(self.working_set)
@@ -81,14 +86,17 @@ class Story:
 
     def start(self) -> None:
         """The cluster comes up and the job starts; with --big its state grows first."""
-        self.say(f"Starting Flink {install.FLINK_VERSION}: a JobManager, {self.cluster.task_managers} TaskManagers, {self.options.backend}")
+        self.say(
+            f"Starting Flink {install.FLINK_VERSION}: a JobManager, {self.cluster.task_managers} TaskManagers, "
+            f"state backend {self.options.backend}"
+        )
         self.cluster.start()
         self.say(f"Flink's page: {self.cluster.page} (logs: {self.cluster.logs})")
         for table, title in self.verdict.titles.items():
             self.say(f"  query {table}: {title}")
         self._submit("start", BEFORE)
         self.job.wait_running()
-        self.say(f"Job {self.job.id} runs at parallelism {BEFORE}: {self.cluster.page}/#/job/running/{self.job.id}/checkpoints")
+        self.say(f"The job runs at parallelism {BEFORE}: {self.cluster.page}/#/job/running/{self.job.id}/checkpoints")
         self.feeder.start()
         if self.options.big:
             self._grow_state()
@@ -106,15 +114,17 @@ class Story:
         self.report.kill, self.report.left_at_kill = kill, self.feeder.left
         self.say(
             f"Killed {kill.process} (kill -9 {kill.pid}) while checkpoint {kill.checkpoint} had {kill.acknowledged} of "
-            f"{kill.subtasks} subtasks, which then never completed; {self.feeder.left} of {len(self.feeder.steps)} files of "
-            "input were to come. A new TaskManager starts"
+            f"{kill.subtasks} subtasks, which then never completed; {self.feeder.left} of {len(self.feeder.steps)} files "
+            "of input were to come. A new TaskManager starts"
         )
         self._restored("kill -9", published, kill.at)
         self.feeder.allow(STOP_AT)
         seen = self.job.completed()[-1].id
         self._until(lambda: self.feeder.waiting and self.job.completed()[-1].id >= seen + 2, "two more checkpoints")
         known = {each.id for each in before}
-        self.report.phases.append(Phase("after the kill", [each for each in self.job.completed() if each.id not in known]))
+        self.report.phases.append(
+            Phase("after the kill", [each for each in self.job.completed() if each.id not in known])
+        )
         # The dead worker can be noticed in more than one way, until the job runs again.
         again = kill.at + self.report.restores[-1].seconds
         self.report.unplanned += [each for each in self.job.failures() if not kill.at <= each.at <= again]
@@ -136,8 +146,8 @@ class Story:
         if self.options.big:
             self._until(lambda: self._readings() >= self.feeder.readings, "all readings to be counted", pause=10)
         self.say("All input is counted. Two more checkpoints publish what remains; then DuckDB compares")
-        # The barrier that published the last count had passed every operator, so this is enough; a slow machine may roll
-        # its last file a checkpoint later.
+        # The barrier that published the last count had passed every operator, so this is enough; a slow machine may
+        # roll its last file a checkpoint later.
         for _ in range(5):
             seen = self.job.completed()[-1].id
             self._until(lambda: self.job.completed()[-1].id >= seen + 2, "two more checkpoints")
@@ -161,10 +171,12 @@ class Story:
 
     def _progress(self) -> str:
         last = self.job.completed()[-1:]
-        checkpoint = f"checkpoint {last[0].id}: {mb(last[0].state)} in {last[0].seconds:.1f} s" if last else "no checkpoint yet"
+        checkpoint = (
+            f"checkpoint {last[0].id}: {mb(last[0].state)} in {last[0].seconds:.1f} s" if last else "no checkpoint yet"
+        )
         return (
-            f"{self.feeder.given} of {len(self.feeder.steps)} files given, {self._flights():,} of {self.feeder.flights:,} "
-            f"flights counted, {checkpoint}"
+            f"{self.feeder.given} of {len(self.feeder.steps)} files given, "
+            f"{self._flights():,} of {self.feeder.flights:,} flights counted, {checkpoint}"
         )
 
     def _flights(self) -> int:

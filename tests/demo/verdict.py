@@ -72,15 +72,17 @@ class Verdict:
         return {name: self._count(name) for name in self._inputs}
 
     def _compare(self, name: str) -> Result:
-        columns = [(column, "BIGINT" if kind == "HUGEINT" else kind) for column, kind, *_ in
-                   self._db.execute(f"DESCRIBE expected_{name}").fetchall()]
+        columns = [
+            (column, "BIGINT" if kind == "HUGEINT" else kind)
+            for column, kind, *_ in self._db.execute(f"DESCRIBE expected_{name}").fetchall()
+        ]
         row = "STRUCT(" + ", ".join(f'"{column}" {kind}' for column, kind in columns) + ")"
         files = self._files(name)
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE changes (before {row}, after {row}, op VARCHAR)")
         if files:
             self._db.execute(
-                "INSERT INTO changes SELECT before, after, op FROM read_json(?, format = 'newline_delimited', columns = "
-                f"{{'before': '{row}', 'after': '{row}', 'op': 'VARCHAR'}})",
+                "INSERT INTO changes SELECT before, after, op FROM "
+                f"read_json(?, format = 'newline_delimited', columns = {{'before': '{row}', 'after': '{row}', 'op': 'VARCHAR'}})",
                 [files],
             )
         listed = ", ".join(f'"{column}"' for column, _ in columns)
@@ -100,7 +102,7 @@ class Verdict:
         samples = []
         for side, title in (("missing", "only DuckDB has"), ("surplus", "only Flink has")):
             for values in self._db.execute(f"FROM {side} ORDER BY ALL LIMIT 3").fetchall():
-                named = ", ".join(f"{column}={value}" for (column, _), value in zip(columns, values))
+                named = ", ".join(f"{column}={value}" for (column, _), value in zip(columns, values, strict=False))
                 samples.append(f"{title} {values[-1]} x ({named})")
         return Result(
             name,

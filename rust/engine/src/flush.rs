@@ -46,7 +46,7 @@ pub(crate) async fn run<V: Resident>(shared: Arc<Shared<V>>) {
     loop {
         match next_step(&shared) {
             Step::Idle => {
-                let _ = shared.stop.or(async { Ok(shared.work.notified().await) }).await;
+                shared.stop.or_until(shared.work.notified()).await;
             }
             Step::Write(epoch) => {
                 let batch = collect(&shared, epoch);
@@ -59,7 +59,7 @@ pub(crate) async fn run<V: Resident>(shared: Arc<Shared<V>>) {
                         if shared.stop.check().is_ok() {
                             tracing::warn!(%error, "the store refused a batch; its rows stay dirty");
                         }
-                        let _ = shared.stop.or(async { Ok(tokio::time::sleep(pause).await) }).await;
+                        shared.stop.or_until(tokio::time::sleep(pause)).await;
                         pause = (pause * 2).min(LONGEST_PAUSE);
                     }
                 }

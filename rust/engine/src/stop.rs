@@ -62,6 +62,15 @@ impl Stop {
             result = work => result,
         }
     }
+
+    /// Waits for `event`, or until there is a reason to stop.
+    pub async fn or_until(&self, event: impl Future<Output = ()>) {
+        tokio::select! {
+            biased;
+            _ = self.wait() => {}
+            () = event => {}
+        }
+    }
 }
 
 #[cold]

@@ -121,22 +121,19 @@ impl Program<'_> {
             }
             73..78 => {
                 let (prefix, value) = (list_prefix(key % 10), self.value());
-                self.retry(|engine| {
-                    let appended = engine.list_append(&prefix, &value);
-                    // A refused append has not taken its number.
-                    appended
-                });
+                // A refused append has not taken its number.
+                self.retry(|engine| engine.list_append(&prefix, &value));
                 let suffix = weir_engine::encoding::sequence_suffix(self.next_sequence);
                 self.next_sequence += 1;
                 self.model.insert([&prefix[..], &suffix].concat(), value);
             }
             78..80 => {
-                let prefix = if key % 2 == 0 { list_prefix(key % 10) } else { map_prefix(key % 20) };
+                let prefix = group_prefix(key);
                 self.retry(|engine| engine.group_clear(&prefix));
                 self.model.retain(|key, _| !key.starts_with(&prefix));
             }
             80..84 => {
-                let prefix = if key % 2 == 0 { list_prefix(key % 10) } else { map_prefix(key % 20) };
+                let prefix = group_prefix(key);
                 let got = self.retry(|engine| engine.group_is_empty(&prefix));
                 let expected = model_rows(&self.model, &prefix, None).is_empty();
                 self.check("group_is_empty", got, expected);
@@ -177,7 +174,7 @@ impl Program<'_> {
     }
 
     fn iterate_group(&mut self, key: u64) {
-        let prefix = if key % 2 == 0 { list_prefix(key % 10) } else { map_prefix(key % 20) };
+        let prefix = group_prefix(key);
         let mut after: Option<Vec<u8>> = None;
         loop {
             let max_bytes = self.rng.random_range(1..=20 * (self.value_len + 20));
@@ -295,6 +292,11 @@ impl Program<'_> {
         self.engine = self.harness.open(source, options, &self.budget);
         self.harness.faults.set_enabled(true);
     }
+}
+
+/// Of a list or of a map.
+fn group_prefix(key: u64) -> Vec<u8> {
+    if key.is_multiple_of(2) { list_prefix(key % 10) } else { map_prefix(key % 20) }
 }
 
 struct Case {
