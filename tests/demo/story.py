@@ -119,8 +119,8 @@ class Story:
         )
         self._restored("kill -9", published, kill.at)
         self.feeder.allow(STOP_AT)
-        seen = self.job.completed()[-1].id
-        self._until(lambda: self.feeder.waiting and self.job.completed()[-1].id >= seen + 2, "two more checkpoints")
+        self._until(lambda: self.feeder.waiting, "more input")
+        self._two_checkpoints()
         known = {each.id for each in before}
         self.report.phases.append(
             Phase("after the kill", [each for each in self.job.completed() if each.id not in known])
@@ -149,8 +149,7 @@ class Story:
         # The barrier that published the last count had passed every operator, so this is enough; a slow machine may
         # roll its last file a checkpoint later.
         for _ in range(5):
-            seen = self.job.completed()[-1].id
-            self._until(lambda: self.job.completed()[-1].id >= seen + 2, "two more checkpoints")
+            self._two_checkpoints()
             self.report.results = self.verdict.compare()
             if all(result.equal for result in self.report.results):
                 break
@@ -194,6 +193,10 @@ class Story:
             return done()
 
         self.cluster.wait(step, what, timeout, pause)
+
+    def _two_checkpoints(self) -> None:
+        seen = self.job.completed()[-1].id
+        self._until(lambda: self.job.completed()[-1].id >= seen + 2, "two more checkpoints")
 
     def _submit(self, name: str, parallelism: int, **settings: str) -> None:
         common = {"parallelism.default": str(parallelism), "pipeline.name": f"weir demo at parallelism {parallelism}"}
@@ -247,6 +250,6 @@ class Story:
                 raise DemoError(f"{made:,} sensors make a state of only {mb(size)}; give --events a larger number")
             self.job.check()
             self.cluster.check()
-            self._status(lambda: f"{made:,} sensors given, state {mb(size)} of {mb(goal)}")
+            self._status(f"{made:,} sensors given, state {mb(size)} of {mb(goal)}".format)
             time.sleep(0.3)
         self.say(f"{made:,} sensors make a state of {mb(size)}")

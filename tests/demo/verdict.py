@@ -82,7 +82,8 @@ class Verdict:
         if files:
             self._db.execute(
                 "INSERT INTO changes SELECT before, after, op FROM "
-                f"read_json(?, format = 'newline_delimited', columns = {{'before': '{row}', 'after': '{row}', 'op': 'VARCHAR'}})",
+                "read_json(?, format = 'newline_delimited', columns = "
+                f"{{'before': '{row}', 'after': '{row}', 'op': 'VARCHAR'}})",
                 [files],
             )
         listed = ", ".join(f'"{column}"' for column, _ in columns)

@@ -9,7 +9,7 @@ pub(crate) struct Absence {
     fresh: bool,
     filter: Vec<Layer>,
     /// The filter may not grow beyond this; then it is given up and every key is asked.
-    max_bytes: usize,
+    pub max_bytes: usize,
 }
 
 /// Blocks of 512 bits, one a key; about 12 bits a key and 8 of them set: one false answer in some 200.

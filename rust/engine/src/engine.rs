@@ -103,9 +103,8 @@ impl<V: Resident> KeyedEngine<V> {
         let options = EngineOptions { max_dirty_bytes: options.max_dirty_bytes.max(1), ..options };
         let stop = Arc::new(Stop::new());
         let commits = Commits::new(Arc::clone(&stop), options.stores.clone(), runtime.clone());
-        let memory = budget.limit().min(options.working_set_bytes.unwrap_or(usize::MAX));
         let inner = Inner {
-            working_set: WorkingSet::new(&options, memory / 8),
+            working_set: WorkingSet::new(&options),
             next_sequence: options.next_sequence,
             scanning: false,
             idle: false,
@@ -503,6 +502,7 @@ impl<V: Resident> Shared<V> {
 
     fn evict(&self, inner: &mut Inner<V>, target: usize) {
         if !inner.scanning {
+            inner.working_set.absence.max_bytes = self.share() / 8;
             inner.working_set.evict(target);
             let now = inner.working_set.resident_bytes();
             self.charge(inner, now);
@@ -534,6 +534,11 @@ impl<V: Resident> Shared<V> {
         if excess > 0 {
             self.evict(inner, inner.charged.saturating_sub(excess).max(fair / 4));
         }
+    }
+
+    /// What this engine may hold when all engines of the slot want more.
+    pub fn share(&self) -> usize {
+        self.options.working_set_bytes.unwrap_or(usize::MAX).min(self.budget.fair_share())
     }
 
     fn member(&self) -> Weak<dyn Member> {
@@ -726,7 +731,7 @@ impl<V: Resident> Shared<V> {
         if lent != NONE {
             inner.lent_beyond_close = inner.working_set.rows[lent].value.take();
         }
-        inner.working_set = WorkingSet::new(&self.options, 0);
+        inner.working_set = WorkingSet::new(&self.options);
         inner.delete = None;
         self.charge(inner, 0);
     }

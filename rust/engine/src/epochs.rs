@@ -74,7 +74,12 @@ impl<V> Epochs<V> {
 
     /// The next place that the list of `epoch` names.
     pub fn pop(&mut self, epoch: u32) -> Option<u32> {
-        self.list_of(epoch)?.pop_front()
+        let list = self.list_of(epoch)?;
+        let place = list.pop_front();
+        if list.is_empty() && list.capacity() > 1024 {
+            *list = VecDeque::new();
+        }
+        place
     }
 
     /// Puts a place back to the list of `epoch`, to be taken next.

@@ -44,6 +44,10 @@ pub(crate) async fn run<V: Resident>(shared: Arc<Shared<V>>) {
     let shared = Arc::clone(&ending.shared);
     let mut pause = FIRST_PAUSE;
     loop {
+        if let Err(error) = shared.stop.check() {
+            ending.error = Some(error);
+            return;
+        }
         match next_step(&shared) {
             Step::Idle => {
                 shared.stop.or_until(shared.work.notified()).await;
@@ -80,10 +84,6 @@ pub(crate) async fn run<V: Resident>(shared: Arc<Shared<V>>) {
                 let deleted = shared.stop.or(delete_rows(&shared, &command.prefix)).await;
                 let _ = command.reply.send(deleted);
             }
-        }
-        if let Err(error) = shared.stop.check() {
-            ending.error = Some(error);
-            return;
         }
     }
 }

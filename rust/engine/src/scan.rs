@@ -17,6 +17,8 @@ use crate::resident::Resident;
 /// Rows that one page of the store may have.
 const PAGE_ROWS: usize = 4096;
 const PAGE_BYTES: usize = 256 << 10;
+/// Rows of a group that are deleted before the writer waits for room again.
+const SLICE: usize = 256;
 /// Of a page's row, beside key and value.
 const HEADER: usize = 8;
 
@@ -47,7 +49,8 @@ impl<V: Resident> Shared<V> {
             let limit = PageLimit { rows: PAGE_ROWS, bytes: max_bytes.clamp(1, PAGE_BYTES) };
             let (mut inner, page) = self.scan(prefix, from.as_deref(), limit)?;
             let start = out.len();
-            let room = self.load_room();
+            // A group that takes more of the memory is read past it.
+            let room = self.share() / 8;
             let merged = inner.merge(prefix, after.as_deref(), &page, max_bytes, room, out);
             inner.working_set.page_bytes = 0;
             self.settle(&mut inner);
@@ -56,11 +59,6 @@ impl<V: Resident> Shared<V> {
             }
             after = merged.until;
         }
-    }
-
-    /// Bytes of one group that may be kept when it is read as a whole.
-    fn load_room(&self) -> usize {
-        self.options.working_set_bytes.unwrap_or(usize::MAX).min(self.budget.fair_share()) / 8
     }
 
     pub fn group_is_empty(&self, prefix: &[u8]) -> Result<bool> {
@@ -108,14 +106,7 @@ impl<V: Resident> Shared<V> {
 
     pub fn group_clear(&self, prefix: &[u8]) -> Result<()> {
         self.check_key(prefix)?;
-        let inner = self.enter()?;
-        let mut complete = match inner.working_set.find_group(prefix) {
-            None if inner.working_set.group_is_known_empty(prefix) => return Ok(()),
-            None => false,
-            Some(group) => inner.working_set.groups[group].complete,
-        };
-        drop(inner);
-        self.clear_in_memory(prefix)?;
+        let mut complete = self.clear_in_memory(prefix)?;
         let mut after: Option<Bytes> = None;
         while !complete {
             let limit = PageLimit { rows: PAGE_ROWS, bytes: PAGE_BYTES };
@@ -138,28 +129,28 @@ impl<V: Resident> Shared<V> {
         Ok(())
     }
 
-    /// Deletes the rows of a group that are in memory, waiting when that makes too many dirty bytes.
-    fn clear_in_memory(&self, prefix: &[u8]) -> Result<()> {
+    /// Deletes the rows of a group that are in memory, waiting when that makes too many dirty bytes. True: then the group
+    /// had no others. Asked last and without a wait in between, since a wait lets rows be flushed and evicted.
+    fn clear_in_memory(&self, prefix: &[u8]) -> Result<bool> {
         let mut after: Option<Vec<u8>> = None;
         loop {
-            let inner = self.enter_to_write()?;
-            let set = &inner.working_set;
-            let Some(group) = set.find_group(prefix) else { return Ok(()) };
+            let mut inner = self.enter_to_write()?;
+            let set = &mut inner.working_set;
+            let Some(group) = set.find_group(prefix) else { return Ok(set.group_is_known_empty(prefix)) };
             let suffixes: Vec<Vec<u8>> = set
                 .group_rows(group, after.as_deref())
                 .filter(|&id| set.rows[id].value.is_some())
-                .take(256)
+                .take(SLICE)
                 .map(|id| set.rows[id].key.as_slice().to_vec())
                 .collect();
-            let mut inner = inner;
+            if suffixes.is_empty() {
+                return Ok(set.groups[group].complete);
+            }
             for suffix in &suffixes {
-                inner.working_set.set_in_group(prefix, suffix, None, false);
+                set.set_in_group(prefix, suffix, None, false);
             }
             self.wrote(&mut inner);
-            match suffixes.into_iter().next_back() {
-                Some(last) => after = Some(last),
-                None => return Ok(()),
-            }
+            after = suffixes.into_iter().next_back();
         }
     }
 

@@ -69,15 +69,14 @@ pub(crate) struct WorkingSet<V> {
 }
 
 impl<V: Resident> WorkingSet<V> {
-    /// `filter_bytes`: what the filter of evicted keys may grow to.
-    pub fn new(options: &EngineOptions, filter_bytes: usize) -> Self {
+    pub fn new(options: &EngineOptions) -> Self {
         Self {
             rows: Rows::new(),
             index: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
             groups: Groups::new(),
             epochs: Epochs::new(),
-            absence: Absence::new(options.fresh, filter_bytes),
+            absence: Absence::new(options.fresh, 0),
             heap_bytes: 0,
             dirty_rows: 0,
             dirty_bytes: 0,
@@ -812,4 +811,79 @@ fn fold(hash: u64) -> u32 {
 #[inline]
 fn group_hash(prefix_hash: u64) -> u64 {
     prefix_hash ^ 0x5851_F42D_4C95_7F2D
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use weir_store::KeyGroupRange;
+
+    use super::*;
+
+    fn working_set() -> WorkingSet<Box<[u8]>> {
+        let mut options = EngineOptions::new(KeyGroupRange::new(0, 127));
+        options.fresh = true;
+        WorkingSet::new(&options)
+    }
+
+    #[test]
+    fn consecutive_big_endian_keys_do_not_cluster() {
+        const KEYS: u64 = 1 << 17;
+        for shift in [0, 8, 16, 40] {
+            let set = working_set();
+            let hashes: Vec<u64> = (0..KEYS)
+                .map(|i| {
+                    let mut key = vec![0, (i % 128) as u8, 1, 2, 3, 4, 1];
+                    key.extend((i << shift).to_be_bytes());
+                    spread(fold(set.hash(&key)))
+                })
+                .collect();
+            // A random function hits 1 - 1/e of the places; the tag has seven bits.
+            let places: HashSet<u64> = hashes.iter().map(|hash| hash % KEYS).collect();
+            let share = places.len() as f64 / KEYS as f64;
+            assert!((0.62..0.65).contains(&share), "{share} of the places with shift {shift}");
+            let mut tags = [0; 128];
+            hashes.iter().for_each(|hash| tags[(hash >> 57) as usize] += 1);
+            assert!(tags.iter().all(|&n| (800..1250).contains(&n)), "{tags:?}");
+        }
+    }
+
+    #[test]
+    fn rows_move_when_chunks_are_given_back() {
+        let mut set = working_set();
+        let prefix = [0, 1, 0, 0, 0, 2];
+        for i in 0..4000_u32 {
+            set.set(&i.to_be_bytes(), Some(&i.to_le_bytes()));
+            set.set_in_group(&prefix, &i.to_be_bytes(), Some(&i.to_le_bytes()), false);
+        }
+        let mut batch = Batch::new(1);
+        assert!(set.collect(&mut batch, usize::MAX, usize::MAX, usize::MAX));
+        set.acknowledge(&batch.entries, false);
+        assert_eq!((set.dirty_rows, set.dirty_bytes), (0, 0));
+        set.absence.max_bytes = usize::MAX;
+        let full = set.resident_bytes();
+        set.evict(full / 3);
+        assert!(set.resident_bytes() <= full / 3 && set.rows.used() > 1500, "{}", set.rows.used());
+        let mut found = 0;
+        for i in 0..4000_u32 {
+            for group in [false, true] {
+                let row = if group { set.find_in_group(&prefix, &i.to_be_bytes()) } else { set.find(&i.to_be_bytes()) };
+                match row {
+                    Found::Row(id) => {
+                        found += 1;
+                        assert_eq!(set.touch(id).map(|value| &value[..]), Some(&i.to_le_bytes()[..]));
+                    }
+                    Found::Unknown => {}
+                    Found::Absent => panic!("row {i} is not absent"),
+                }
+            }
+        }
+        assert_eq!(found, set.rows.used());
+        let group = set.find_group(&prefix).unwrap();
+        assert!(set.group_rows(group, None).is_sorted_by_key(|id| set.rows[id].key.as_slice()));
+        set.evict(0);
+        assert_eq!((set.rows.used(), set.groups.len(), set.heap_bytes), (0, 0, 0));
+        assert!(set.resident_bytes() < full / 10 + set.absence.bytes(), "{}", set.resident_bytes());
+    }
 }

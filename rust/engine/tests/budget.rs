@@ -115,3 +115,20 @@ fn a_group_larger_than_the_memory_is_read_and_cleared() {
     let epoch = engine.freeze(1).unwrap();
     assert_eq!(harness.rows(&engine.await_commit(epoch).unwrap()).len(), 1);
 }
+
+#[test]
+fn a_group_is_cleared_whose_rows_are_evicted_while_the_writer_waits() {
+    let harness = Harness::new(0);
+    let mut options = options();
+    options.max_dirty_bytes = 3_000;
+    options.working_set_bytes = Some(9_000);
+    let engine = harness.engine(options, &MemoryBudget::new(LIMIT));
+    for i in 0..200 {
+        let prefix = map_prefix(i);
+        engine.group_put(&prefix, b"\x01a", &[0; 2_000]).unwrap();
+        engine.put(&value_key(i), &[0; 2_000]).unwrap();
+        engine.group_clear(&prefix).unwrap();
+        assert!(engine.group_is_empty(&prefix).unwrap(), "{i}");
+        assert!(group_rows(&engine, &prefix, 1_000).is_empty(), "{i}");
+    }
+}

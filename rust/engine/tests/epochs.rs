@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use weir_engine::{ErrorKind, MemoryBudget};
+use weir_engine::{ErrorKind, KeyedEngine, MemoryBudget, Resident};
 use weir_store::faulty::{Fault, Operation};
 
 const BUDGET: usize = 64 << 20;
@@ -349,4 +349,39 @@ fn a_page_that_is_older_than_a_tombstone_that_is_acknowledged_meanwhile() {
     let page = parse_page(&page);
     assert!(page.len() > 100 && page.iter().all(|(suffix, _)| suffix.len() == 8));
     engine.await_commit(epoch).unwrap();
+}
+
+/// A count, resident as a number.
+struct Count(u64);
+
+impl Resident for Count {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        Self(u64::from_be_bytes(bytes.try_into().unwrap()))
+    }
+
+    fn as_bytes(&self) -> std::borrow::Cow<'_, [u8]> {
+        self.0.to_be_bytes().to_vec().into()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn values_need_not_be_resident_as_bytes() {
+    let harness = Harness::new(0);
+    let budget = MemoryBudget::new(20_000);
+    let engine: std::sync::Arc<KeyedEngine<Count>> =
+        KeyedEngine::new(harness.open_store(None), options(), budget, harness.runtime.handle().clone());
+    for round in 1..=3_u64 {
+        for i in 0..500 {
+            let count = engine.get_resident(&value_key(i), |count| count.map_or(0, |count| count.0)).unwrap();
+            assert_eq!(count, round - 1);
+            engine.put(&value_key(i), &(count + 1).to_be_bytes()).unwrap();
+        }
+        let committed = engine.await_commit(engine.freeze(round).unwrap()).unwrap();
+        assert!(harness.rows(&committed).values().all(|value| value[..] == round.to_be_bytes()));
+    }
+    assert!(engine.stats().evictions > 0);
 }

@@ -46,17 +46,21 @@ pub fn handle(threads: usize) -> Result<Handle> {
     Ok(runtime.insert(started).handle().clone())
 }
 
-/// Runs `future` on the calling thread, which is a thread of the JVM, for `limit` at most.
+/// How much longer than the store's own time-out a call may take, so that the store's error, which names a path and a
+/// cause, comes first.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs `future` on the calling thread, which is a thread of the JVM, for `limit` and a little longer at most.
 ///
 /// # Errors
-/// Those of the future; [`ErrorKind::Unavailable`] naming `what` once the limit is over.
+/// Those of the future; [`ErrorKind::Unavailable`] naming `what` once the time is over.
 pub fn block_on<T>(
     runtime: &Handle,
     limit: Duration,
     what: impl FnOnce() -> String,
     future: impl Future<Output = weir_store::Result<T>>,
 ) -> Result<T> {
-    match runtime.block_on(async { tokio::time::timeout(limit, future).await }) {
+    match runtime.block_on(async { tokio::time::timeout(limit + GRACE, future).await }) {
         Ok(result) => Ok(result?),
         Err(_) => Err(Failure::new(
             ErrorKind::Unavailable,

@@ -118,6 +118,15 @@ pub struct Pending {
     pub parts: Vec<(Arc<KeyedEngine>, EpochId, KeyGroupRange, Oracle)>,
 }
 
+impl Pending {
+    /// No part of it is wanted any more.
+    pub fn abort(self) {
+        for (engine, epoch, ..) in self.parts {
+            engine.abort(epoch);
+        }
+    }
+}
+
 pub struct Job {
     pub name: String,
     /// Which execution graph of the job this is: restarts within one are Flink's own, another is a redeployment.
@@ -182,18 +191,15 @@ impl Job {
     /// `all` every one is, for a successor of another graph reaps none.
     pub fn abandon_pending(&mut self, all: bool) {
         let latest = self.completed.last().map_or(0, |checkpoint| checkpoint.id);
-        for pending in self.pending.drain(..) {
-            if all || pending.id < latest {
-                for (engine, epoch, ..) in pending.parts {
-                    engine.abort(epoch);
-                }
-            }
+        for pending in self.pending.extract_if(.., |pending| all || pending.id < latest) {
+            pending.abort();
         }
     }
 
     /// Ends every subtask and takes its figures; with `crash` the store is not told.
     pub fn stop(&mut self, shared: &Shared, crash: bool, report: &mut Report) {
         self.abandon_pending(false);
+        self.pending.clear();
         for subtask in self.subtasks.drain(..) {
             subtask.stop(shared, crash, report);
         }

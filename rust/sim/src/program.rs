@@ -265,9 +265,7 @@ impl World {
                 let pending = self.jobs[at].pending.remove(which);
                 self.trace(|| format!("{step}: abort {} of {}", pending.id, self.jobs[at].name));
                 self.report.aborts += 1;
-                for (engine, epoch, ..) in pending.parts {
-                    engine.abort(epoch);
-                }
+                pending.abort();
                 Ok(())
             }
             88..92 => self.restart(step, at, false, rng),
@@ -393,7 +391,8 @@ impl World {
         }
         if zombie {
             let subtasks = std::mem::take(&mut job.subtasks);
-            self.zombies.push(Zombie::spawn(self.shared.clone(), subtasks, job.next_checkpoint, rng.random()));
+            let pending = std::mem::take(&mut job.pending);
+            self.zombies.push(Zombie::spawn(self.shared.clone(), subtasks, pending, job.next_checkpoint, rng.random()));
         } else {
             job.stop(&self.shared, crash, &mut self.report);
         }
@@ -606,7 +605,7 @@ fn files(directory: &Path) -> Vec<String> {
 impl Zombie {
     /// Writes, reads, freezes and waits for commits until it is stopped or refused for good; what it commits is
     /// discarded, as the JobManager does with an acknowledgement that comes too late.
-    fn spawn(shared: Arc<Shared>, subtasks: Vec<Subtask>, checkpoint: u64, seed: u64) -> Self {
+    fn spawn(shared: Arc<Shared>, subtasks: Vec<Subtask>, pending: Vec<Pending>, checkpoint: u64, seed: u64) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -634,6 +633,10 @@ impl Zombie {
                     Err(_) => refused += 1,
                 }
                 std::thread::sleep(Duration::from_micros(rng.random_range(0..500)));
+            }
+            // What it would still acknowledge, the JobManager discards.
+            for pending in pending {
+                pending.abort();
             }
             (subtasks, writes)
         });

@@ -19,7 +19,7 @@ use slatedb::{Checkpoint, VersionedManifest};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
-use weir_store::{BranchName, ErrorKind, KeyGroupRange, Result, StoreError, VersionRef};
+use weir_store::{BranchName, ErrorKind, KeyGroupRange, Kinship, Result, StoreError, VersionRef};
 
 use crate::config::SlateConfig;
 use crate::watch::{Watch, WatchedStore};
@@ -349,7 +349,7 @@ impl Access {
     }
 
     /// Drops the pins of earlier attempts of the same subtask, or, after a rescale, of subtasks that start in `own`'s
-    /// key groups, and releases their versions later than `restored_checkpoint`.
+    /// key groups, and releases the same run's versions later than `restored_checkpoint`; see [`Stores::open`].
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`] if a later attempt has reaped this one meanwhile; any other failure is only reported, the
@@ -374,6 +374,10 @@ impl Access {
     }
 
     async fn reap_one(&self, own: &BranchName, own_pin: Pin, attempt: &BranchName, restored: u64) -> Result<()> {
+        let kinship = own.kinship(attempt);
+        if kinship == Kinship::SameAttempt {
+            return Ok(());
+        }
         let same_subtask = attempt.components()[2] == own.components()[2];
         let starts_in_range = |range: KeyGroupRange| (own_pin.range.first..=own_pin.range.last).contains(&range.first);
         let pin = self.read_pin(attempt).await?;
@@ -401,7 +405,8 @@ impl Access {
             return Err(fenced(own));
         }
         self.remove_pin(attempt).await?;
-        for (number, _, checkpoint) in versions {
+        // Of another run a user may have retained what this one did not restore.
+        for (number, _, checkpoint) in versions.into_iter().filter(|_| kinship == Kinship::SameRun) {
             let created = u128::try_from(checkpoint.create_time.timestamp_micros()).unwrap_or_default() * 1000;
             if number > restored && created <= own_pin.born {
                 tracing::info!(branch = %attempt, checkpoint = number, "releasing a version that no checkpoint kept");

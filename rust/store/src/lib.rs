@@ -102,6 +102,31 @@ impl BranchName {
     }
 }
 
+/// How the attempt of an earlier branch stands to one that opens a branch of the same job and operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinship {
+    /// The same attempt opened both.
+    SameAttempt,
+    /// Both are of one execution graph, so what the later one restored is the newest that counts.
+    SameRun,
+    /// Of another execution graph: a version may be one that a user retained.
+    OtherRun,
+}
+
+impl BranchName {
+    /// Reads the attempt components, `<execution graph>_<rest>-<number of the opening>`. Two names without a graph are of
+    /// one run; two without an opening's number are two attempts.
+    pub fn kinship(&self, earlier: &BranchName) -> Kinship {
+        let ([.., own], [.., other]) = (self.components(), earlier.components());
+        let run = |attempt: &str| attempt.split_once('_').map(|(graph, _)| graph.to_owned());
+        match (own.rsplit_once('-'), other.rsplit_once('-')) {
+            (Some((own, _)), Some((other, _))) if own == other => Kinship::SameAttempt,
+            _ if run(own) == run(other) => Kinship::SameRun,
+            _ => Kinship::OtherRun,
+        }
+    }
+}
+
 impl fmt::Display for BranchName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -246,9 +271,10 @@ pub trait Stores: Send + Sync + 'static {
     /// branch. On return the new branch no longer depends on its sources' versions staying unreleased.
     ///
     /// `restored_checkpoint` is the checkpoint that the sources belong to (0 without sources). Earlier attempts of the
-    /// same job, operator and subtask (or, after a rescale, of a subtask of another execution graph that starts in
-    /// `range`) are reaped: their pin is dropped, and versions of checkpoints later than `restored_checkpoint`, which no
-    /// checkpoint can have kept, are released.
+    /// same job, operator and subtask (or, after a rescale, of a subtask that starts in `range`) are reaped, each by its
+    /// [`BranchName::kinship`]: the pin of any but the same attempt is dropped, so that a branch without a version goes;
+    /// versions of the same run and of checkpoints later than `restored_checkpoint`, which no checkpoint can have kept,
+    /// are released. Versions of another run stay: with a job id that is used again, a user may have retained them.
     ///
     /// # Errors
     /// [`ErrorKind::MissingVersion`] naming the version, if a source is not there (any more);

@@ -14,8 +14,8 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::{
-    BranchName, Commit, ErrorKind, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, Source, StateReader,
-    StateStore, StoreError, Stores, VersionRef, check_batch, check_sources,
+    BranchName, Commit, ErrorKind, KeyGroupRange, Kinship, Page, PageLimit, PendingCommit, Result, Row, Source,
+    StateReader, StateStore, StoreError, Stores, VersionRef, check_batch, check_sources,
 };
 
 type Rows = BTreeMap<Bytes, Bytes>;
@@ -78,11 +78,18 @@ impl Root {
             if path == own.path() || !same_operator || branch.born > born {
                 continue;
             }
-            if parts.next() == Some(subtask) || starts_in_range {
-                branch.pinned = false;
-                branch.versions.retain(|_, version| version.checkpoint <= restored_checkpoint || version.born > born);
-                touched.push(path.clone());
+            if parts.next() != Some(subtask) && !starts_in_range {
+                continue;
             }
+            let kinship = own.kinship(&BranchName::parse(path).expect("opened under a parsed name"));
+            if kinship == Kinship::SameAttempt {
+                continue;
+            }
+            branch.pinned = false;
+            if kinship == Kinship::SameRun {
+                branch.versions.retain(|_, version| version.checkpoint <= restored_checkpoint || version.born > born);
+            }
+            touched.push(path.clone());
         }
         for path in touched {
             self.drop_if_unneeded(&path);

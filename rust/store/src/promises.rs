@@ -67,6 +67,8 @@ macro_rules! promise_suite {
             successor_fences_the_zombie,
             successor_after_rescale_reaps_what_starts_in_its_range,
             siblings_are_not_reaped,
+            versions_of_another_run_are_kept,
+            openings_of_one_attempt_leave_each_other_alone,
             commit_counts_bytes,
         );
     };
@@ -983,6 +985,45 @@ pub async fn siblings_are_not_reaped(subject: &impl Subject) {
     for store in halves {
         store.close().await.unwrap();
     }
+}
+
+pub async fn versions_of_another_run_are_kept(subject: &impl Subject) {
+    let stores = subject.stores();
+    let first = open_fresh(&stores, "job/op/0/g1_v_0_0-1").await;
+    first.write(vec![put(1, "a", "1")]).await.unwrap();
+    let older = commit(&*first, 1).await;
+    first.write(vec![put(1, "a", "2")]).await.unwrap();
+    let retained = commit(&*first, 2).await;
+    std::mem::forget(first);
+    // The job is deployed again under its id, from the older checkpoint, and dies before its first commit.
+    let second = open_at(&stores, "job/op/0/g2_v_0_0-1", &older, 1).await;
+    std::mem::forget(second);
+    let third = open_at(&stores, "job/op/0/g3_v_0_0-1", &retained, 2).await;
+    assert_eq!(rows(&*third).await, expect([put(1, "a", "2")]));
+    until_branches(subject, &["job/op/0/g1_v_0_0-1", "job/op/0/g3_v_0_0-1"]).await;
+    third.close().await.unwrap();
+    stores.release(&older.version).await.unwrap();
+    stores.release(&retained.version).await.unwrap();
+    until_branches(subject, &[]).await;
+}
+
+pub async fn openings_of_one_attempt_leave_each_other_alone(subject: &impl Subject) {
+    let stores = subject.stores();
+    let first = open_fresh(&stores, "job/op/0/g_v_0_0-1").await;
+    first.write(vec![put(1, "a", "1")]).await.unwrap();
+    let older = commit(&*first, 1).await;
+    first.write(vec![put(1, "a", "2")]).await.unwrap();
+    let newer = commit(&*first, 2).await;
+    let second = open_at(&stores, "job/op/0/g_v_0_0-2", &older, 1).await;
+    first.write(vec![put(1, "a", "3")]).await.unwrap();
+    let newest = commit(&*first, 3).await;
+    assert_eq!(rows(&*second).await, expect([put(1, "a", "1")]));
+    for (version, value) in [(&newer, "2"), (&newest, "3")] {
+        let reader = stores.open_read_only(&whole(version)).await.unwrap();
+        assert_eq!(rows(&*reader).await, expect([put(1, "a", value)]));
+    }
+    first.close().await.unwrap();
+    second.close().await.unwrap();
 }
 
 pub async fn commit_counts_bytes(subject: &impl Subject) {

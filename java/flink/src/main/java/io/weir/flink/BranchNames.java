@@ -7,9 +7,9 @@ import java.util.UUID;
 import java.util.regex.Pattern;
 
 /**
- * Names the branch that one attempt writes to: {@code job/operator/subtask/attempt}. The attempt is Flink's execution
- * attempt id, which tells the execution graphs of two restores apart, and a number of this opening, for an attempt may open
- * its backend again.
+ * Names the branch that one attempt writes to: {@code job/operator/subtask/attempt}. The attempt is
+ * Flink's execution attempt id, which tells the execution graphs of two restores apart, and a
+ * number of this opening, for an attempt may open its backend again.
  */
 final class BranchNames {
 
@@ -31,13 +31,22 @@ final class BranchNames {
                         + UUID.randomUUID().toString().substring(0, 8));
     }
 
-    /** The same for all subtasks; the end is kept where it is too long, since the operator's id stands there. */
+    /**
+     * The same for all subtasks; the end is kept where it is too long, since the operator's id
+     * stands there.
+     */
     static String operator(String identifier) {
-        String name = NOT_ALLOWED.matcher(SUBTASK_SUFFIX.matcher(identifier).replaceAll("")).replaceAll("_");
+        String name =
+                NOT_ALLOWED
+                        .matcher(SUBTASK_SUFFIX.matcher(identifier).replaceAll(""))
+                        .replaceAll("_");
         if (name.isEmpty()) {
             return "_";
         }
-        String cut = name.length() > MAX_OPERATOR_LENGTH ? name.substring(name.length() - MAX_OPERATOR_LENGTH) : name;
+        String cut =
+                name.length() > MAX_OPERATOR_LENGTH
+                        ? name.substring(name.length() - MAX_OPERATOR_LENGTH)
+                        : name;
         return cut.matches("\\.+") ? cut.replace('.', '_') : cut;
     }
 }

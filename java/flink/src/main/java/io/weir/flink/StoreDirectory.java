@@ -50,14 +50,17 @@ final class StoreDirectory {
         }
         boolean explicit = config.directory() != null;
         String option =
-                explicit ? WeirOptions.DIRECTORY.key() : CheckpointingOptions.CHECKPOINTS_DIRECTORY.key();
+                explicit
+                        ? WeirOptions.DIRECTORY.key()
+                        : CheckpointingOptions.CHECKPOINTS_DIRECTORY.key();
         String base = explicit ? config.directory() : checkpointDirectory(config, environment);
         if (base == null) {
             throw new IllegalConfigurationException(
                     String.format(
-                            "Weir needs a directory that outlives the job: the checkpoints go to the JobManager's memory."
-                                    + " Set %s, or %s.",
-                            CheckpointingOptions.CHECKPOINTS_DIRECTORY.key(), WeirOptions.DIRECTORY.key()));
+                            "Weir needs a directory that outlives the job: the checkpoints go to"
+                                    + " the JobManager's memory. Set %s, or %s.",
+                            CheckpointingOptions.CHECKPOINTS_DIRECTORY.key(),
+                            WeirOptions.DIRECTORY.key()));
         }
         URI directory = toUri(base, option);
         String path = directory.getPath();
@@ -109,13 +112,15 @@ final class StoreDirectory {
         if (scheme != null && !scheme.toLowerCase(Locale.ROOT).equals("file")) {
             throw new IllegalConfigurationException(
                     String.format(
-                            "%s: '%s' has the scheme '%s', which Weir cannot reach. Allowed: file://. Name a directory of"
-                                    + " that kind with %s.",
+                            "%s: '%s' has the scheme '%s', which Weir cannot reach. Allowed:"
+                                    + " file://. Name a directory of that kind with %s.",
                             option, directory, scheme, WeirOptions.DIRECTORY.key()));
         }
         if (uri.getPath() == null || !uri.getPath().startsWith("/")) {
             throw new IllegalConfigurationException(
-                    String.format("%s: '%s' is not allowed. Allowed: an absolute directory.", option, directory));
+                    String.format(
+                            "%s: '%s' is not allowed. Allowed: an absolute directory.",
+                            option, directory));
         }
         return uri;
     }
@@ -126,11 +131,14 @@ final class StoreDirectory {
             Files.createDirectories(directory);
         } catch (IOException e) {
             throw new StoreUnavailableException(
-                    String.format("The store's directory %s (from %s) cannot be made: %s.", path, option, e));
+                    String.format(
+                            "The store's directory %s (from %s) cannot be made: %s.",
+                            path, option, e));
         }
         if (!Files.isWritable(directory)) {
             throw new StoreUnavailableException(
-                    String.format("The store's directory %s (from %s) cannot be written.", path, option));
+                    String.format(
+                            "The store's directory %s (from %s) cannot be written.", path, option));
         }
     }
 
@@ -138,7 +146,8 @@ final class StoreDirectory {
         try {
             return new URI("file", "", path, null, null).toString();
         } catch (URISyntaxException e) {
-            throw new IllegalConfigurationException("The directory " + path + " cannot be written as a URI.", e);
+            throw new IllegalConfigurationException(
+                    "The directory " + path + " cannot be written as a URI.", e);
         }
     }
 }

@@ -36,9 +36,15 @@ public final class WeirConfig implements Serializable {
 
     private WeirConfig(ReadableConfig config) {
         store = read(config, WeirOptions.STORE, value -> true, names(WeirOptions.Store.values()));
-        directory = read(config, WeirOptions.DIRECTORY, value -> !value.isBlank(), "an absolute directory");
+        directory =
+                read(
+                        config,
+                        WeirOptions.DIRECTORY,
+                        value -> !value.isBlank(),
+                        "an absolute directory");
         checkpointDirectory = config.get(CheckpointingOptions.CHECKPOINTS_DIRECTORY);
-        managedMemory = read(config, WeirOptions.USE_MANAGED_MEMORY, value -> true, "true or false");
+        managedMemory =
+                read(config, WeirOptions.USE_MANAGED_MEMORY, value -> true, "true or false");
         fixedMemoryPerSlot = bytes(config, WeirOptions.FIXED_MEMORY_PER_SLOT);
         workingSet = bytes(config, WeirOptions.WORKING_SET);
         maxDirtyRatio =
@@ -65,7 +71,11 @@ public final class WeirConfig implements Serializable {
                         WeirOptions.GC_MIN_AGE,
                         value -> !value.isNegative(),
                         "a duration, such as '5 min'");
-        read(config, WeirOptions.TIMER_SERVICE, value -> true, names(WeirOptions.TimerService.values()));
+        read(
+                config,
+                WeirOptions.TIMER_SERVICE,
+                value -> true,
+                names(WeirOptions.TimerService.values()));
     }
 
     /**
@@ -79,22 +89,32 @@ public final class WeirConfig implements Serializable {
 
     private static Long bytes(ReadableConfig config, ConfigOption<MemorySize> option) {
         MemorySize size =
-                read(config, option, value -> value.getBytes() > 0, "a size greater than 0, such as '512 mb'");
+                read(
+                        config,
+                        option,
+                        value -> value.getBytes() > 0,
+                        "a size greater than 0, such as '512 mb'");
         return size == null ? null : size.getBytes();
     }
 
     private static <T> T read(
-            ReadableConfig config, ConfigOption<T> option, Predicate<T> allowed, String allowedInWords) {
+            ReadableConfig config,
+            ConfigOption<T> option,
+            Predicate<T> allowed,
+            String allowedInWords) {
         T value;
         try {
             value = config.get(option);
         } catch (IllegalArgumentException e) {
             throw new IllegalConfigurationException(
-                    String.format("%s: %s Allowed: %s.", option.key(), sentence(e), allowedInWords), e);
+                    String.format("%s: %s Allowed: %s.", option.key(), sentence(e), allowedInWords),
+                    e);
         }
         if (value != null && !allowed.test(value)) {
             throw new IllegalConfigurationException(
-                    String.format("%s: '%s' is not allowed. Allowed: %s.", option.key(), value, allowedInWords));
+                    String.format(
+                            "%s: '%s' is not allowed. Allowed: %s.",
+                            option.key(), value, allowedInWords));
         }
         return value;
     }
@@ -134,7 +154,10 @@ public final class WeirConfig implements Serializable {
         return fixedMemoryPerSlot;
     }
 
-    /** What the store alone needs to know: keys and values in turn, as the native library takes them. */
+    /**
+     * What the store alone needs to know: keys and values in turn, as the native library takes
+     * them.
+     */
     public String[] storeConfig() {
         return new String[] {
             "store.timeout-ms",

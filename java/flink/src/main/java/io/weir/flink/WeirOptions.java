@@ -6,7 +6,10 @@ import org.apache.flink.configuration.MemorySize;
 
 import java.time.Duration;
 
-/** The options of the state backend; {@link WeirOptionsDocs} turns them into {@code docs/options.md}. */
+/**
+ * The options of the state backend; {@link WeirOptionsDocs} turns them into {@code
+ * docs/options.md}.
+ */
 public final class WeirOptions {
 
     /** What all keys begin with. */
@@ -31,82 +34,86 @@ public final class WeirOptions {
                     .enumType(Store.class)
                     .defaultValue(Store.EMBEDDED)
                     .withDescription(
-                            "Where the rows of a job are kept: 'embedded' in SlateDB, inside the TaskManagers, on the"
-                                    + " files of 'state.backend.weir.directory'; 'memory' in the memory of the process,"
-                                    + " for tests.");
+                            "Where the rows of a job are kept: 'embedded' in SlateDB, inside the"
+                                + " TaskManagers, on the files of 'state.backend.weir.directory';"
+                                + " 'memory' in the memory of the process, for tests.");
 
     public static final ConfigOption<String> DIRECTORY =
             ConfigOptions.key(PREFIX + "directory")
                     .stringType()
                     .noDefaultValue()
                     .withDescription(
-                            "Directory of the store, which every TaskManager and the JobManager must reach under the"
-                                    + " same name; file:// only. Without it, the directory 'weir' under"
-                                    + " 'execution.checkpointing.dir'.");
+                            "Directory of the store, which every TaskManager and the JobManager"
+                                + " must reach under the same name; file:// only. Without it, the"
+                                + " directory 'weir' under 'execution.checkpointing.dir'.");
 
     public static final ConfigOption<Boolean> USE_MANAGED_MEMORY =
             ConfigOptions.key(PREFIX + "memory.managed")
                     .booleanType()
                     .defaultValue(true)
                     .withDescription(
-                            "Whether the memory budget of a slot is its share of Flink's managed memory. Rows, indexes"
-                                    + " and the store's own memory count; the operators of a slot share one budget.");
+                            "Whether the memory budget of a slot is its share of Flink's managed"
+                                    + " memory. Rows, indexes and the store's own memory count; the"
+                                    + " operators of a slot share one budget.");
 
     public static final ConfigOption<MemorySize> FIXED_MEMORY_PER_SLOT =
             ConfigOptions.key(PREFIX + "memory.fixed-per-slot")
                     .memoryType()
                     .noDefaultValue()
                     .withDescription(
-                            "Memory budget of a slot, beside Flink's managed memory and instead of it: overrides"
-                                    + " 'state.backend.weir.memory.managed'.");
+                            "Memory budget of a slot, beside Flink's managed memory and instead of"
+                                    + " it: overrides 'state.backend.weir.memory.managed'.");
 
     public static final ConfigOption<MemorySize> WORKING_SET =
             ConfigOptions.key(PREFIX + "memory.working-set")
                     .memoryType()
                     .noDefaultValue()
                     .withDescription(
-                            "The most that one subtask of one operator may hold of the budget. Without it, only the"
-                                    + " budget of the slot bounds it.");
+                            "The most that one subtask of one operator may hold of the budget."
+                                    + " Without it, only the budget of the slot bounds it.");
 
     public static final ConfigOption<Double> MAX_DIRTY_RATIO =
             ConfigOptions.key(PREFIX + "memory.max-dirty-ratio")
                     .doubleType()
                     .defaultValue(0.25)
                     .withDescription(
-                            "Share of the budget that the rows of one subtask of one operator may take which are not in"
-                                    + " the store yet. From half of it on they are written between checkpoints; at all"
-                                    + " of it the operator waits for the store. Greater than 0 and at most 0.9.");
+                            "Share of the budget that the rows of one subtask of one operator may"
+                                + " take which are not in the store yet. From half of it on they"
+                                + " are written between checkpoints; at all of it the operator"
+                                + " waits for the store. Greater than 0 and at most 0.9.");
 
     public static final ConfigOption<Duration> STORE_TIMEOUT =
             ConfigOptions.key(PREFIX + "store.timeout")
                     .durationType()
                     .defaultValue(Duration.ofSeconds(60))
                     .withDescription(
-                            "How long a call of the store may keep failing and be repeated before the task fails.");
+                            "How long a call of the store may keep failing and be repeated before"
+                                    + " the task fails.");
 
     public static final ConfigOption<Integer> RUNTIME_THREADS =
             ConfigOptions.key(PREFIX + "runtime.threads")
                     .intType()
                     .defaultValue(2)
                     .withDescription(
-                            "Native threads of a process that write and compact, shared by all its backends; the first"
-                                    + " backend of a process decides. 1 to 64.");
+                            "Native threads of a process that write and compact, shared by all its"
+                                + " backends; the first backend of a process decides. 1 to 64.");
 
     public static final ConfigOption<Duration> GC_MIN_AGE =
             ConfigOptions.key(PREFIX + "embedded.gc.min-age")
                     .durationType()
                     .defaultValue(Duration.ofMinutes(5))
                     .withDescription(
-                            "Age below which the embedded store deletes no file. Has to be longer than any pause of a"
-                                    + " process that still works on the directory.");
+                            "Age below which the embedded store deletes no file. Has to be longer"
+                                    + " than any pause of a process that still works on the"
+                                    + " directory.");
 
     public static final ConfigOption<TimerService> TIMER_SERVICE =
             ConfigOptions.key(PREFIX + "timer-service.factory")
                     .enumType(TimerService.class)
                     .defaultValue(TimerService.HEAP)
                     .withDescription(
-                            "Where timers are kept: 'heap', on the Java heap, from where Flink writes them in the"
-                                    + " synchronous part of a checkpoint.");
+                            "Where timers are kept: 'heap', on the Java heap, from where Flink"
+                                    + " writes them in the synchronous part of a checkpoint.");
 
     private WeirOptions() {}
 }

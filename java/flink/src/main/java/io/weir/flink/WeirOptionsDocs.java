@@ -27,13 +27,17 @@ public final class WeirOptionsDocs {
         StringBuilder page =
                 new StringBuilder(
                         "# Options\n\n"
-                                + "Generated from `WeirOptions` by `./weir docs`; do not edit. Each can be set in Flink's"
-                                + " configuration file or for one job.\n\n"
-                                + "| option | default | type | meaning |\n|---|---|---|---|\n");
+                            + "Generated from `WeirOptions` by `./weir docs`; do not edit. Each can"
+                            + " be set in Flink's configuration file or for one job.\n\n"
+                            + "| option | default | type | meaning |\n"
+                            + "|---|---|---|---|\n");
         for (Field field : WeirOptions.class.getDeclaredFields()) {
             if (Modifier.isPublic(field.getModifiers()) && field.getType() == ConfigOption.class) {
                 ConfigOption<?> option = (ConfigOption<?>) field.get(null);
-                Class<?> type = (Class<?>) ((ParameterizedType) field.getGenericType()).getActualTypeArguments()[0];
+                Class<?> type =
+                        (Class<?>)
+                                ((ParameterizedType) field.getGenericType())
+                                        .getActualTypeArguments()[0];
                 page.append("| `")
                         .append(option.key())
                         .append("` | ")
@@ -41,7 +45,10 @@ public final class WeirOptionsDocs {
                         .append(" | ")
                         .append(typeName(type))
                         .append(" | ")
-                        .append(new HtmlFormatter().format(option.description()).replace("|", "\\|"))
+                        .append(
+                                new HtmlFormatter()
+                                        .format(option.description())
+                                        .replace("|", "\\|"))
                         .append(" |\n");
             }
         }

@@ -25,10 +25,12 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * A state backend whose keyed state is a bounded working set in native memory over a store, with checkpoints that write
- * what changed and restores that copy nothing. Operator state, which is not keyed, stays on the heap.
+ * A state backend whose keyed state is a bounded working set in native memory over a store, with
+ * checkpoints that write what changed and restores that copy nothing. Operator state, which is not
+ * keyed, stays on the heap.
  */
-public final class WeirStateBackend extends AbstractManagedMemoryStateBackend implements ConfigurableStateBackend {
+public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
+        implements ConfigurableStateBackend {
 
     private static final long serialVersionUID = 1L;
 
@@ -70,17 +72,22 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend im
     }
 
     @Override
-    public <K> AbstractKeyedStateBackend<K> createKeyedStateBackend(KeyedStateBackendParameters<K> parameters)
-            throws IOException {
+    public <K> AbstractKeyedStateBackend<K> createKeyedStateBackend(
+            KeyedStateBackendParameters<K> parameters) throws IOException {
         Environment environment = parameters.getEnv();
         StoreDirectory directory = StoreDirectory.resolve(config, environment);
         NativeLibrary.load(temporaryDirectories(environment));
-        OpaqueMemoryResource<NativeBudget> memory = memory(environment, parameters.getManagedMemoryFraction());
+        OpaqueMemoryResource<NativeBudget> memory =
+                memory(environment, parameters.getManagedMemoryFraction());
         try {
             return new WeirKeyedStateBackendBuilder<>(
                             parameters,
-                            latencyTrackingConfigBuilder.setMetricGroup(parameters.getMetricGroup()).build(),
-                            sizeTrackingConfigBuilder.setMetricGroup(parameters.getMetricGroup()).build(),
+                            latencyTrackingConfigBuilder
+                                    .setMetricGroup(parameters.getMetricGroup())
+                                    .build(),
+                            sizeTrackingConfigBuilder
+                                    .setMetricGroup(parameters.getMetricGroup())
+                                    .build(),
                             getCompressionDecorator(environment.getExecutionConfig()),
                             config,
                             directory.uri(),
@@ -97,26 +104,32 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend im
     private static String[] temporaryDirectories(Environment environment) {
         List<String> directories = new ArrayList<>();
         if (environment.getTaskManagerInfo().getTmpWorkingDirectory() != null) {
-            directories.add(environment.getTaskManagerInfo().getTmpWorkingDirectory().getAbsolutePath());
+            directories.add(
+                    environment.getTaskManagerInfo().getTmpWorkingDirectory().getAbsolutePath());
         }
         directories.addAll(Arrays.asList(environment.getTaskManagerInfo().getTmpDirectories()));
         return directories.toArray(new String[0]);
     }
 
     /** The budget that all operators of a slot share. */
-    private OpaqueMemoryResource<NativeBudget> memory(Environment environment, double fraction) throws IOException {
+    private OpaqueMemoryResource<NativeBudget> memory(Environment environment, double fraction)
+            throws IOException {
         Long fixed = config.fixedMemoryPerSlot();
         if (fixed == null && !config.usesManagedMemory()) {
             throw new IllegalConfigurationException(
                     String.format(
                             "Weir has no memory to work with: %s is false and %s is not set.",
-                            WeirOptions.USE_MANAGED_MEMORY.key(), WeirOptions.FIXED_MEMORY_PER_SLOT.key()));
+                            WeirOptions.USE_MANAGED_MEMORY.key(),
+                            WeirOptions.FIXED_MEMORY_PER_SLOT.key()));
         }
-        if (fixed == null && !(fraction > 0 && environment.getMemoryManager().computeMemorySize(fraction) > 0)) {
+        if (fixed == null
+                && !(fraction > 0
+                        && environment.getMemoryManager().computeMemorySize(fraction) > 0)) {
             throw new IllegalConfigurationException(
                     String.format(
-                            "Weir has no memory to work with: the slot has no managed memory for state backends. Set %s"
-                                    + " or %s (and the state backend's weight in %s), or %s.",
+                            "Weir has no memory to work with: the slot has no managed memory for"
+                                + " state backends. Set %s or %s (and the state backend's weight in"
+                                + " %s), or %s.",
                             TaskManagerOptions.MANAGED_MEMORY_SIZE.key(),
                             TaskManagerOptions.MANAGED_MEMORY_FRACTION.key(),
                             TaskManagerOptions.MANAGED_MEMORY_CONSUMER_WEIGHTS.key(),
@@ -126,10 +139,12 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend im
             return fixed == null
                     ? environment
                             .getMemoryManager()
-                            .getSharedMemoryResourceForManagedMemory(MANAGED_MEMORY, NativeBudget::new, fraction)
+                            .getSharedMemoryResourceForManagedMemory(
+                                    MANAGED_MEMORY, NativeBudget::new, fraction)
                     : environment
                             .getMemoryManager()
-                            .getExternalSharedMemoryResource(FIXED_MEMORY, NativeBudget::new, fixed);
+                            .getExternalSharedMemoryResource(
+                                    FIXED_MEMORY, NativeBudget::new, fixed);
         } catch (IOException | RuntimeException e) {
             throw e;
         } catch (Exception e) {
@@ -138,8 +153,8 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend im
     }
 
     @Override
-    public OperatorStateBackend createOperatorStateBackend(OperatorStateBackendParameters parameters)
-            throws BackendBuildingException {
+    public OperatorStateBackend createOperatorStateBackend(
+            OperatorStateBackendParameters parameters) throws BackendBuildingException {
         return new DefaultOperatorStateBackendBuilder(
                         parameters.getEnv().getUserCodeClassLoader().asClassLoader(),
                         parameters.getEnv().getExecutionConfig(),

@@ -8,8 +8,8 @@ import org.apache.flink.runtime.state.StateBackendFactory;
  *
  * <pre>state.backend.type: io.weir.flink.WeirStateBackendFactory</pre>
  *
- * <p>The whole class name is needed: Flink knows short names only of its own backends and takes any other value for the
- * class name of a factory.
+ * <p>The whole class name is needed: Flink knows short names only of its own backends and takes any
+ * other value for the class name of a factory.
  */
 public final class WeirStateBackendFactory implements StateBackendFactory<WeirStateBackend> {
 

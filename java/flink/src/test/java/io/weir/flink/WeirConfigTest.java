@@ -8,10 +8,9 @@ import org.apache.flink.configuration.IllegalConfigurationException;
 import org.apache.flink.configuration.StateBackendOptions;
 import org.apache.flink.runtime.state.StateBackend;
 import org.apache.flink.runtime.state.StateBackendLoader;
-
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
-import org.junit.jupiter.api.Test;
 
 import java.util.List;
 
@@ -43,7 +42,8 @@ class WeirConfigTest {
         "state.backend.weir.embedded.gc.min-age, never, a duration",
         "state.backend.weir.timer-service.factory, rocksdb, 'heap'"
     })
-    void aWrongValueIsRefusedWithOptionValueAndWhatIsAllowed(String key, String value, String allowed) {
+    void aWrongValueIsRefusedWithOptionValueAndWhatIsAllowed(
+            String key, String value, String allowed) {
         Configuration configuration = with(key, value);
         assertThatThrownBy(() -> WeirConfig.of(configuration))
                 .isInstanceOf(IllegalConfigurationException.class)
@@ -65,22 +65,32 @@ class WeirConfigTest {
                         "300000",
                         "engine.max-dirty-bytes",
                         "250");
-        assertThat(WeirConfig.of(with("state.backend.weir.memory.working-set", "3 mb")).engineConfig(1000))
+        assertThat(
+                        WeirConfig.of(with("state.backend.weir.memory.working-set", "3 mb"))
+                                .engineConfig(1000))
                 .containsSequence("engine.working-set-bytes", Integer.toString(3 << 20));
     }
 
     @Test
     void flinkFindsTheBackendByTheNameOfItsFactory() throws Exception {
         Configuration configuration =
-                with(StateBackendOptions.STATE_BACKEND.key(), WeirStateBackendFactory.class.getName());
+                with(
+                        StateBackendOptions.STATE_BACKEND.key(),
+                        WeirStateBackendFactory.class.getName());
         StateBackend backend =
-                StateBackendLoader.loadStateBackendFromConfig(configuration, getClass().getClassLoader(), null);
+                StateBackendLoader.loadStateBackendFromConfig(
+                        configuration, getClass().getClassLoader(), null);
         assertThat(backend).isInstanceOf(WeirStateBackend.class);
         assertThat(backend.useManagedMemory()).isTrue();
         configuration.setString(WeirOptions.FIXED_MEMORY_PER_SLOT.key(), "64 mb");
-        assertThat(new WeirStateBackendFactory().createFromConfig(configuration, null).useManagedMemory()).isFalse();
+        assertThat(
+                        new WeirStateBackendFactory()
+                                .createFromConfig(configuration, null)
+                                .useManagedMemory())
+                .isFalse();
         configuration.setString(WeirOptions.RUNTIME_THREADS.key(), "many");
-        assertThatThrownBy(() -> new WeirStateBackendFactory().createFromConfig(configuration, null))
+        assertThatThrownBy(
+                        () -> new WeirStateBackendFactory().createFromConfig(configuration, null))
                 .isInstanceOf(IllegalConfigurationException.class);
     }
 
@@ -102,6 +112,8 @@ class WeirConfigTest {
         assertThat(BranchNames.operator("a b/c:ü")).isEqualTo("a_b_c__");
         assertThat(BranchNames.operator("..")).isEqualTo("__");
         assertThat(BranchNames.operator("")).isEqualTo("_");
-        assertThat(BranchNames.operator("x".repeat(500) + "_id")).hasSizeLessThan(200).endsWith("_id");
+        assertThat(BranchNames.operator("x".repeat(500) + "_id"))
+                .hasSizeLessThan(200)
+                .endsWith("_id");
     }
 }

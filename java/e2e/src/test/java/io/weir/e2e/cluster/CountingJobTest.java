@@ -1,11 +1,15 @@
 package io.weir.e2e.cluster;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import io.weir.e2e.BackendUnderTest;
 import io.weir.e2e.jobs.Await;
 import io.weir.e2e.jobs.Control;
 import io.weir.e2e.jobs.Counting;
 import io.weir.e2e.jobs.Counting.Registration;
+import io.weir.e2e.jobs.Handles;
 import io.weir.e2e.jobs.LatestSink;
 import io.weir.e2e.jobs.NumberSource;
 import io.weir.e2e.jobs.TestCluster;
@@ -26,6 +30,8 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 
@@ -206,6 +212,30 @@ class CountingJobTest {
                 assertThat(control.results()).isEqualTo(Counting.expected(total, KEYS));
             }
         }
+    }
+
+    @Test
+    void theHandleDoesNotGrowWithTheState(@TempDir Path checkpoints) throws Exception {
+        assumeTrue(BackendUnderTest.isWeir(), "about Weir's handle");
+        Configuration options = TestCluster.manualOptions(checkpoints);
+        List<Integer> sizes = new ArrayList<>();
+        control.pauseAt(0);
+        JobID job = cluster.submit(job(options, 1, Registration.SAME_ORDER));
+        for (long numbers : new long[] {100, 10_000}) {
+            control.pauseAt(numbers);
+            control.awaitEmitted(numbers);
+            Handles.rewrite(
+                    cluster.checkpoint(job),
+                    handle -> {
+                        sizes.add(handle.length);
+                        return handle;
+                    });
+        }
+        cluster.cancel(job);
+        System.out.printf("bytes of a handle after 100 and after 10,000 numbers: %s%n", sizes);
+        assertThat(sizes).hasSize(2);
+        // Serializer snapshots of five states are in it.
+        assertThat(sizes.get(1)).isLessThan(8_192).isCloseTo(sizes.get(0), within(16));
     }
 
     @Test

@@ -65,7 +65,7 @@ class FaultsTest {
                 TestCluster.environment(
                         TestCluster.options(shared.resolve("checkpoints"), Duration.ofMillis(200)),
                         1);
-        count(environment, NEIGHBOUR);
+        count(environment, NEIGHBOUR.pauseAt(1_000));
         neighbour = cluster.submit(environment);
     }
 
@@ -102,6 +102,9 @@ class FaultsTest {
                 .as("the neighbour runs in its first attempt")
                 .isTrue();
         int before = NEIGHBOUR.completedCheckpoints();
+        long next = NEIGHBOUR.emitted() + 500;
+        NEIGHBOUR.pauseAt(next);
+        NEIGHBOUR.awaitEmitted(next);
         Await.until(
                 Duration.ofSeconds(30),
                 "two more checkpoints of the neighbour",

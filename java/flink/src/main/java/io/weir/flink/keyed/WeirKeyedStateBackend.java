@@ -121,7 +121,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
         this.stateContext = new StateContext<>(engine, keyContext, keySerializer, keyGroupRange);
     }
 
-    // ---------------------------------------------------------------------------------- keys
+    // ---------------- keys
 
     @Override
     public <N> Stream<K> getKeys(String state, N namespace) {
@@ -177,7 +177,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
         }
     }
 
-    // ---------------------------------------------------------------------------------- states
+    // ---------------- states
 
     @Override
     public <N, SV, SEV, S extends State, IS extends S> IS createOrUpdateInternalState(
@@ -244,7 +244,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             throw new StateMigrationException(
                     String.format(
                             "State '%s': the new namespace serializer (%s) must be compatible with"
-                                + " the previous one (%s).",
+                                    + " the previous one (%s).",
                             name, namespaceSerializer, previousNamespaceSerializer));
         }
         checkColumns(
@@ -260,7 +260,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             throw new StateMigrationException(
                     String.format(
                             "State '%s': the new state serializer (%s) is incompatible with the"
-                                + " previous one (%s).",
+                                    + " previous one (%s).",
                             name, descriptor.getSerializer(), previousSerializer));
         }
         if (values.isCompatibleAfterMigration() && restored.kind() == StateDescriptor.Type.MAP) {
@@ -305,7 +305,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             throw new StateMigrationException(
                     String.format(
                             "State '%s': the %s were written as %s; the new serializer writes them"
-                                + " as %s, which cannot be migrated.",
+                                    + " as %s, which cannot be migrated.",
                             name, what, restored, registered));
         }
     }
@@ -322,7 +322,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             throw new StateMigrationException(
                     String.format(
                             "State '%s': only the values of a map can be migrated, and the schema"
-                                + " of its keys has changed.",
+                                    + " of its keys has changed.",
                             metaInfo.getName()));
         }
     }
@@ -379,7 +379,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
         }
     }
 
-    // ---------------------------------------------------------------------------------- timers
+    // ---------------- timers
 
     @Override
     public <T extends HeapPriorityQueueElement & PriorityComparable<? super T> & Keyed<?>>
@@ -409,7 +409,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
         return false;
     }
 
-    // ---------------------------------------------------------------------------------- snapshots
+    // ---------------- snapshots
 
     @Override
     public RunnableFuture<SnapshotResult<KeyedStateHandle>> snapshot(
@@ -421,7 +421,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
         if (options.getCheckpointType().isSavepoint()) {
             throw new UnsupportedOperationException(
                     "Weir cannot write savepoints in the native format; take a checkpoint, or a"
-                        + " savepoint in the canonical format.");
+                            + " savepoint in the canonical format.");
         }
         return new SnapshotStrategyRunner<>(
                         snapshots.description(),
@@ -461,11 +461,11 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
         return IDENTIFIER;
     }
 
-    // ---------------------------------------------------------------------------------- end
+    // ---------------- end
 
     /**
-     * Wakes whatever waits for the store, then closes the engine. {@link #close}, which may come from the thread that
-     * cancels the task, only wakes.
+     * Wakes whatever waits for the store, then closes the engine. {@link #close}, which may come
+     * from the thread that cancels the task, only wakes.
      */
     @Override
     public void dispose() {

@@ -35,14 +35,18 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Opens a branch of the store, from what was checkpointed before or empty, and puts a keyed backend on it. */
+/**
+ * Opens a branch of the store, from what was checkpointed before or empty, and puts a keyed backend
+ * on it.
+ */
 public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBackendBuilder<K> {
 
     private static final int QUEUE_CAPACITY = 128;
 
     /**
-     * Versions of later checkpoints than the restored one are released on opening, since no checkpoint can have kept them;
-     * but not where an attempt opens again from a checkpoint of its own.
+     * Versions of later checkpoints than the restored one are released on opening, since no
+     * checkpoint can have kept them; but not where an attempt opens again from a checkpoint of its
+     * own.
      */
     private static final long REAP_NOTHING = Long.MAX_VALUE;
 
@@ -97,11 +101,14 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
             boolean canonical = isCanonicalSavepoint();
             RestoredSources restored =
                     RestoredSources.read(
-                            canonical ? List.of() : restoreStateHandles, keyGroupRange, numberOfKeyGroups);
+                            canonical ? List.of() : restoreStateHandles,
+                            keyGroupRange,
+                            numberOfKeyGroups);
             RegisteredStates states = new RegisteredStates();
             Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues = new LinkedHashMap<>();
             HeapPriorityQueueSetFactory queueFactory =
-                    new HeapPriorityQueueSetFactory(keyGroupRange, numberOfKeyGroups, QUEUE_CAPACITY);
+                    new HeapPriorityQueueSetFactory(
+                            keyGroupRange, numberOfKeyGroups, QUEUE_CAPACITY);
             RestoredMetadata<K> metadata =
                     new RestoredMetadata<>(
                             userCodeClassLoader,
@@ -115,7 +122,8 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                 metadata.add(payload);
             }
             RestoredMetadata.checkKeyColumns(
-                    restored.payloads(), KeyCodecs.forKey(keySerializerProvider.currentSchemaSerializer()).id());
+                    restored.payloads(),
+                    KeyCodecs.forKey(keySerializerProvider.currentSchemaSerializer()).id());
 
             String root = root(restored);
             engine = open(root, restored);
@@ -128,19 +136,23 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
             if (e instanceof Error) {
                 throw (Error) e;
             }
-            throw new BackendBuildingException("The keyed state of " + branch + " could not be opened.", e);
+            throw new BackendBuildingException(
+                    "The keyed state of " + branch + " could not be opened.", e);
         }
     }
 
     private boolean isCanonicalSavepoint() {
         return !restoreStateHandles.isEmpty()
-                && restoreStateHandles.stream().allMatch(handle -> handle instanceof SavepointKeyedStateHandle);
+                && restoreStateHandles.stream()
+                        .allMatch(handle -> handle instanceof SavepointKeyedStateHandle);
     }
 
-    private void importSavepoint(Engine engine, RestoredMetadata<K> metadata, RegisteredStates states)
+    private void importSavepoint(
+            Engine engine, RestoredMetadata<K> metadata, RegisteredStates states)
             throws IOException, StateMigrationException {
         // Flink closes its registry if the task is cancelled meanwhile.
-        try (Closeable ignored = cancelStreamRegistry.registerCloseableTemporarily(engine::cancel)) {
+        try (Closeable ignored =
+                cancelStreamRegistry.registerCloseableTemporarily(engine::cancel)) {
             new CanonicalRestore<>(
                             userCodeClassLoader,
                             keySerializerProvider,
@@ -161,7 +173,8 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
             throws IOException {
         TypeSerializer<K> keySerializer = keySerializerProvider.currentSchemaSerializer();
         KeyCodec<K> keyCodec = KeyCodecs.forKey(keySerializer);
-        // Flink closes its own registry at the end of the restore; this one is closed with the backend.
+        // Flink closes its own registry at the end of the restore; this one is closed with the
+        // backend.
         CloseableRegistry cancelRegistry = new CloseableRegistry();
         cancelRegistry.registerCloseable(engine::cancel);
         EngineMetrics.register(parameters.getMetricGroup(), engine);
@@ -179,7 +192,8 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                 engine,
                 memory,
                 states,
-                new HeapPriorityQueuesManager(queues, queueFactory, keyGroupRange, numberOfKeyGroups),
+                new HeapPriorityQueuesManager(
+                        queues, queueFactory, keyGroupRange, numberOfKeyGroups),
                 new WeirSnapshotStrategy<>(
                         engine,
                         root,
@@ -192,7 +206,10 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                         queues));
     }
 
-    /** New branches lie beside what they start from, so a directory that moved is refused where the user named it. */
+    /**
+     * New branches lie beside what they start from, so a directory that moved is refused where the
+     * user named it.
+     */
     private String root(RestoredSources restored) throws InvalidArgumentException {
         if (restored.isEmpty() || restored.root().equals(directory)) {
             return directory;
@@ -204,7 +221,8 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                             restored.root(), WeirOptions.DIRECTORY.key(), directory));
         }
         logger.warn(
-                "The checkpoint's rows lie in {} rather than under the checkpoint directory, in {}: the job goes on there.",
+                "The checkpoint's rows lie in {} rather than under the checkpoint directory, in {}:"
+                        + " the job goes on there.",
                 restored.root(),
                 directory);
         return restored.root();
@@ -212,7 +230,8 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
 
     private Engine open(String root, RestoredSources restored) throws IOException {
         logger.info(
-                "Opening branch {} in {} for key groups {} from {} version(s), with {} bytes of memory for the slot.",
+                "Opening branch {} in {} for key groups {} from {} version(s), with {} bytes of"
+                        + " memory for the slot.",
                 branch,
                 root,
                 keyGroupRange,

@@ -11,9 +11,11 @@ import java.util.List;
 import java.util.Objects;
 
 /**
- * What keeps a version alive: a path in a checkpoint's handle, which alone tells the JobManager which store to call.
+ * What keeps a version alive: a path in a checkpoint's handle, which alone tells the JobManager
+ * which store to call.
  *
- * <p>{@code weir://<scheme of the root>/<path of the root>/branches/<job>/<operator>/<subtask>/<attempt>/<version>}
+ * <p>{@code weir://<scheme of the root>/<path of the
+ * root>/branches/<job>/<operator>/<subtask>/<attempt>/<version>}
  */
 public final class Lease {
 
@@ -62,11 +64,14 @@ public final class Lease {
                             null,
                             null));
         } catch (URISyntaxException e) {
-            throw new IllegalArgumentException("The directory " + root + " cannot be part of a path.", e);
+            throw new IllegalArgumentException(
+                    "The directory " + root + " cannot be part of a path.", e);
         }
     }
 
-    /** @throws InvalidArgumentException if the path names no version of a branch */
+    /**
+     * @throws InvalidArgumentException if the path names no version of a branch
+     */
     public static Lease parse(Path path) throws InvalidArgumentException {
         URI uri = path.toUri();
         String store = uri.getAuthority();
@@ -75,7 +80,9 @@ public final class Lease {
         }
         List<String> parts = Arrays.asList(uri.getPath().split("/"));
         int branches = parts.size() - 1 - BRANCH_COMPONENTS - 1;
-        if (branches < 1 || !parts.get(branches).equals(BRANCHES) || parts.get(parts.size() - 1).isEmpty()) {
+        if (branches < 1
+                || !parts.get(branches).equals(BRANCHES)
+                || parts.get(parts.size() - 1).isEmpty()) {
             throw notALease(path);
         }
         String directory = String.join("/", parts.subList(0, branches));
@@ -95,7 +102,8 @@ public final class Lease {
     private static InvalidArgumentException notALease(Path path) {
         return new InvalidArgumentException(
                 path
-                        + " is no lease: expected weir://<store>/<directory>/branches/<job>/<operator>/<subtask>/<attempt>/"
+                        + " is no lease: expected"
+                        + " weir://<store>/<directory>/branches/<job>/<operator>/<subtask>/<attempt>/"
                         + "<version>.");
     }
 

@@ -10,14 +10,16 @@ import org.apache.flink.core.fs.FSDataOutputStream;
 import org.apache.flink.core.fs.FileStatus;
 import org.apache.flink.core.fs.FileSystem;
 import org.apache.flink.core.fs.Path;
-
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 import java.io.IOException;
 import java.net.URI;
 
-/** Shows leases as paths that can be deleted and nothing else; deleting one releases the version in its store. */
+/**
+ * Shows leases as paths that can be deleted and nothing else; deleting one releases the version in
+ * its store.
+ */
 final class LeaseFileSystem extends FileSystem {
 
     private static final Logger LOG = LoggerFactory.getLogger(LeaseFileSystem.class);
@@ -41,7 +43,9 @@ final class LeaseFileSystem extends FileSystem {
         return true;
     }
 
-    /** A well-formed lease is taken to exist: only then does Flink report that deleting it failed. */
+    /**
+     * A well-formed lease is taken to exist: only then does Flink report that deleting it failed.
+     */
     @Override
     public boolean exists(Path path) throws IOException {
         Lease.parse(path);
@@ -91,7 +95,9 @@ final class LeaseFileSystem extends FileSystem {
 
     private static IOException refusal(Path path) {
         return new IOException(
-                path + " stands for state kept by Weir: it can be deleted, but not read or written as a file.");
+                path
+                        + " stands for state kept by Weir: it can be deleted, but not read or"
+                        + " written as a file.");
     }
 
     @Override

@@ -10,8 +10,8 @@ import org.apache.flink.core.fs.FileSystemFactory;
 import java.net.URI;
 
 /**
- * Gives Flink the scheme {@code weir}, through which discarding a checkpoint releases its versions. A service of this jar,
- * which therefore has to lie in Flink's {@code lib} directory.
+ * Gives Flink the scheme {@code weir}, through which discarding a checkpoint releases its versions.
+ * A service of this jar, which therefore has to lie in Flink's {@code lib} directory.
  */
 public final class WeirFileSystemFactory implements FileSystemFactory {
 

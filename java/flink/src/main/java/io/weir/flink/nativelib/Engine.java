@@ -5,7 +5,6 @@ import io.weir.flink.errors.InvalidArgumentException;
 
 import org.apache.flink.core.memory.DataOutputSerializer;
 import org.apache.flink.core.memory.MemoryUtils;
-
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -20,8 +19,8 @@ import java.util.stream.IntStream;
  * Owns one native engine: an ordered map of rows, kept in the working set and in the store.
  *
  * <p>State operations, pages and {@link #freeze} belong to the task thread. {@link #awaitCommit},
- * {@link #abort}, {@link #checkpointComplete}, {@link #visit}, {@link #cancel}, {@link #stats} and {@link #close}
- * may come from any thread at any time; what comes after {@link #close} is a {@link
+ * {@link #abort}, {@link #checkpointComplete}, {@link #visit}, {@link #cancel}, {@link #stats} and
+ * {@link #close} may come from any thread at any time; what comes after {@link #close} is a {@link
  * io.weir.flink.errors.BackendClosedException}, never a crash: the native shell and its scratch
  * memory live until this object is unreachable.
  *
@@ -55,7 +54,10 @@ public final class Engine implements Closeable {
         grow(ROOM_FIRST);
     }
 
-    /** Frees the native shell, and closes the engine first if nobody has; holds no reference to the engine. */
+    /**
+     * Frees the native shell, and closes the engine first if nobody has; holds no reference to the
+     * engine.
+     */
     private static final class Free implements Runnable {
         private final long handle;
 
@@ -399,7 +401,7 @@ public final class Engine implements Closeable {
 
     private boolean answer(long address, Bytes target) throws IOException {
         if (address == 0) {
-                return false;
+            return false;
         }
         target.copyFrom(address, MemoryUtils.UNSAFE.getLong(scratch + OUT_LENGTH));
         return true;

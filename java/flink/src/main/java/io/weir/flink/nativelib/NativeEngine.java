@@ -40,7 +40,8 @@ final class NativeEngine {
             String[] sourceVersions,
             int[] sourceRanges,
             long restoredCheckpoint,
-            long nextSequence) throws IOException;
+            long nextSequence)
+            throws IOException;
 
     static native long scratch(long engine, long minBytes) throws IOException;
 
@@ -52,21 +53,27 @@ final class NativeEngine {
 
     static native long groupGet(long engine, int prefixLength, int suffixLength) throws IOException;
 
-    static native void groupPut(long engine, int prefixLength, int suffixLength, int valueLength) throws IOException;
+    static native void groupPut(long engine, int prefixLength, int suffixLength, int valueLength)
+            throws IOException;
 
-    static native void groupDelete(long engine, int prefixLength, int suffixLength) throws IOException;
+    static native void groupDelete(long engine, int prefixLength, int suffixLength)
+            throws IOException;
 
-    static native boolean groupContains(long engine, int prefixLength, int suffixLength) throws IOException;
+    static native boolean groupContains(long engine, int prefixLength, int suffixLength)
+            throws IOException;
 
     static native boolean groupIsEmpty(long engine, int prefixLength) throws IOException;
 
     static native void groupClear(long engine, int prefixLength) throws IOException;
 
-    static native void listAppend(long engine, int prefixLength, int valueLength) throws IOException;
+    static native void listAppend(long engine, int prefixLength, int valueLength)
+            throws IOException;
 
-    static native long groupPage(long engine, int prefixLength, int afterLength, int maxBytes) throws IOException;
+    static native long groupPage(long engine, int prefixLength, int afterLength, int maxBytes)
+            throws IOException;
 
-    static native long rowPage(long engine, int prefixLength, int afterLength, int maxBytes) throws IOException;
+    static native long rowPage(long engine, int prefixLength, int afterLength, int maxBytes)
+            throws IOException;
 
     static native byte[] visitGet(long engine, byte[] key) throws IOException;
 
@@ -93,7 +100,8 @@ final class NativeEngine {
 
     static native String[] statNames() throws IOException;
 
-    static native void releaseVersion(String root, String[] config, String branch, String version) throws IOException;
+    static native void releaseVersion(String root, String[] config, String branch, String version)
+            throws IOException;
 
     static native long[] processStats() throws IOException;
 }

@@ -72,7 +72,10 @@ public final class NativeLibrary {
         try {
             NativeEngine.initLogging(NativeLog.class);
         } catch (IOException e) {
-            throw failure(override == null ? resource() : override, "its log cannot be shown: " + e.getMessage(), e);
+            throw failure(
+                    override == null ? resource() : override,
+                    "its log cannot be shown: " + e.getMessage(),
+                    e);
         }
         loaded = true;
     }

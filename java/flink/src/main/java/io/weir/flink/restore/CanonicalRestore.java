@@ -78,7 +78,8 @@ public final class CanonicalRestore<K> {
     public void restore(Collection<KeyedStateHandle> handles, Engine engine)
             throws IOException, StateMigrationException {
         FullSnapshotRestoreOperation<K> operation =
-                new FullSnapshotRestoreOperation<>(range, userCodeClassLoader, handles, keySerializer);
+                new FullSnapshotRestoreOperation<>(
+                        range, userCodeClassLoader, handles, keySerializer);
         try (ThrowingIterator<SavepointRestoreResult> results = operation.restore()) {
             while (results.hasNext()) {
                 SavepointRestoreResult result = results.next();
@@ -106,9 +107,12 @@ public final class CanonicalRestore<K> {
         }
     }
 
-    private Importer importer(StateMetaInfoSnapshot snapshot, Engine engine) throws StateMigrationException {
-        CanonicalKeys<K> keys = new CanonicalKeys<>(keySerializer.currentSchemaSerializer(), numberOfKeyGroups);
-        if (snapshot.getBackendStateType() == StateMetaInfoSnapshot.BackendStateType.PRIORITY_QUEUE) {
+    private Importer importer(StateMetaInfoSnapshot snapshot, Engine engine)
+            throws StateMigrationException {
+        CanonicalKeys<K> keys =
+                new CanonicalKeys<>(keySerializer.currentSchemaSerializer(), numberOfKeyGroups);
+        if (snapshot.getBackendStateType()
+                == StateMetaInfoSnapshot.BackendStateType.PRIORITY_QUEUE) {
             return timers(metadata.addQueue(snapshot), keys);
         }
         metadata.addCanonicalState(snapshot);
@@ -116,17 +120,20 @@ public final class CanonicalRestore<K> {
     }
 
     @SuppressWarnings("unchecked")
-    private Importer timers(HeapPriorityQueueSnapshotRestoreWrapper<?> queue, CanonicalKeys<K> keys) {
+    private Importer timers(
+            HeapPriorityQueueSnapshotRestoreWrapper<?> queue, CanonicalKeys<K> keys) {
         HeapPriorityQueueSnapshotRestoreWrapper<HeapPriorityQueueElement> timers =
                 (HeapPriorityQueueSnapshotRestoreWrapper<HeapPriorityQueueElement>) queue;
         return (entry, keyGroup) -> {
             key.setBuffer(entry.getKey());
             keys.skipKeyGroup(key);
-            timers.getPriorityQueue().add(timers.getMetaInfo().getElementSerializer().deserialize(key));
+            timers.getPriorityQueue()
+                    .add(timers.getMetaInfo().getElementSerializer().deserialize(key));
         };
     }
 
-    private <N, V> Importer rows(RegisteredState<N, V> state, CanonicalKeys<K> keys, Engine engine) {
+    private <N, V> Importer rows(
+            RegisteredState<N, V> state, CanonicalKeys<K> keys, Engine engine) {
         KeyCodec<K> keyCodec = KeyCodecs.forKey(keySerializer.currentSchemaSerializer());
         KeyCodec<N> namespaceCodec = state.namespaceCodec();
         TypeSerializer<N> namespaceSerializer = state.metaInfo().getNamespaceSerializer();
@@ -141,9 +148,17 @@ public final class CanonicalRestore<K> {
                 };
         switch (state.kind()) {
             case LIST:
-                return list(prefix, ((ListSerializer<?>) state.metaInfo().getStateSerializer()).getElementSerializer(), engine);
+                return list(
+                        prefix,
+                        ((ListSerializer<?>) state.metaInfo().getStateSerializer())
+                                .getElementSerializer(),
+                        engine);
             case MAP:
-                return map(prefix, ((MapSerializer<?, ?>) state.metaInfo().getStateSerializer()).getKeySerializer(), engine);
+                return map(
+                        prefix,
+                        ((MapSerializer<?, ?>) state.metaInfo().getStateSerializer())
+                                .getKeySerializer(),
+                        engine);
             default:
                 return (entry, keyGroup) -> {
                     prefix.accept(entry, keyGroup);
@@ -157,7 +172,8 @@ public final class CanonicalRestore<K> {
             prefix.accept(entry, keyGroup);
             value.setBuffer(entry.getValue());
             while (value.available() > 0) {
-                E element = ListDelimitedSerializer.deserializeNextElement(value, elementSerializer);
+                E element =
+                        ListDelimitedSerializer.deserializeNextElement(value, elementSerializer);
                 output.clear();
                 elementSerializer.serialize(element, output);
                 engine.listAppend(row, output);
@@ -165,7 +181,8 @@ public final class CanonicalRestore<K> {
         };
     }
 
-    private <UK> Importer map(Importer prefix, TypeSerializer<UK> userKeySerializer, Engine engine) {
+    private <UK> Importer map(
+            Importer prefix, TypeSerializer<UK> userKeySerializer, Engine engine) {
         KeyCodec<UK> userKeyCodec = KeyCodecs.forUserKey(userKeySerializer);
         return (entry, keyGroup) -> {
             prefix.accept(entry, keyGroup);

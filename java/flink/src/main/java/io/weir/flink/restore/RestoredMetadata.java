@@ -41,7 +41,8 @@ public final class RestoredMetadata<K> {
     /**
      * @param keySerializer learns of the previous key serializer
      * @param states receives the states
-     * @param queues receives timers' queues, which are empty: Flink restores timers on the heap itself
+     * @param queues receives timers' queues, which are empty: Flink restores timers on the heap
+     *     itself
      */
     public RestoredMetadata(
             ClassLoader userCodeClassLoader,
@@ -63,13 +64,15 @@ public final class RestoredMetadata<K> {
     /**
      * Takes over one payload's states.
      *
-     * @throws StateMigrationException if the job's key serializer cannot read the keys, or two payloads disagree
+     * @throws StateMigrationException if the job's key serializer cannot read the keys, or two
+     *     payloads disagree
      */
     public void add(Payload payload) throws IOException, StateMigrationException {
         KeyedBackendSerializationProxy<K> serializers = payload.serializers(userCodeClassLoader);
         checkKeySerializer(serializers);
         for (StateMetaInfoSnapshot snapshot : serializers.getStateMetaInfoSnapshots()) {
-            if (snapshot.getBackendStateType() == StateMetaInfoSnapshot.BackendStateType.PRIORITY_QUEUE) {
+            if (snapshot.getBackendStateType()
+                    == StateMetaInfoSnapshot.BackendStateType.PRIORITY_QUEUE) {
                 addQueue(snapshot);
             } else {
                 addState(payload, new RegisteredKeyValueStateBackendMetaInfo<>(snapshot));
@@ -113,22 +116,27 @@ public final class RestoredMetadata<K> {
         Payload.StateColumns columns = payload.columns(metaInfo.getName());
         if (columns == null) {
             throw new CorruptHandleException(
-                    "The checkpoint says nothing of how the keys of state '" + metaInfo.getName() + "' are written.");
+                    "The checkpoint says nothing of how the keys of state '"
+                            + metaInfo.getName()
+                            + "' are written.");
         }
         states.put(new RegisteredState<>(metaInfo, columns.namespaceCodec, columns.userKeyCodec));
     }
 
-    private void checkKeySerializer(KeyedBackendSerializationProxy<K> serializers) throws StateMigrationException {
+    private void checkKeySerializer(KeyedBackendSerializationProxy<K> serializers)
+            throws StateMigrationException {
         if (keySerializerChecked) {
             return;
         }
         TypeSerializer<K> current = keySerializer.currentSchemaSerializer();
         TypeSerializerSchemaCompatibility<K> compatibility =
-                keySerializer.setPreviousSerializerSnapshotForRestoredState(serializers.getKeySerializerSnapshot());
+                keySerializer.setPreviousSerializerSnapshotForRestoredState(
+                        serializers.getKeySerializerSnapshot());
         if (compatibility.isIncompatible() || compatibility.isCompatibleAfterMigration()) {
             throw new StateMigrationException(
                     String.format(
-                            "The new key serializer (%s) must be compatible with the previous key serializer (%s).",
+                            "The new key serializer (%s) must be compatible with the previous key"
+                                    + " serializer (%s).",
                             current, keySerializer.previousSchemaSerializer()));
         }
         keySerializerChecked = true;
@@ -139,13 +147,14 @@ public final class RestoredMetadata<K> {
      *
      * @param codec the columns of the job's key serializer
      */
-    public static void checkKeyColumns(Iterable<Payload> payloads, String codec) throws StateMigrationException {
+    public static void checkKeyColumns(Iterable<Payload> payloads, String codec)
+            throws StateMigrationException {
         for (Payload payload : payloads) {
             if (!payload.keyCodec.equals(codec)) {
                 throw new StateMigrationException(
                         String.format(
-                                "The keys of the checkpoint were written as %s; the job's key serializer writes them as %s,"
-                                        + " which cannot be migrated.",
+                                "The keys of the checkpoint were written as %s; the job's key"
+                                    + " serializer writes them as %s, which cannot be migrated.",
                                 payload.keyCodec, codec));
             }
         }
@@ -155,7 +164,8 @@ public final class RestoredMetadata<K> {
             HeapPriorityQueueSnapshotRestoreWrapper<T> queue(StateMetaInfoSnapshot snapshot) {
         RegisteredPriorityQueueStateBackendMetaInfo<T> metaInfo =
                 new RegisteredPriorityQueueStateBackendMetaInfo<>(snapshot);
-        HeapPriorityQueueSet<T> queue = queueFactory.create(metaInfo.getName(), metaInfo.getElementSerializer());
+        HeapPriorityQueueSet<T> queue =
+                queueFactory.create(metaInfo.getName(), metaInfo.getElementSerializer());
         return new HeapPriorityQueueSnapshotRestoreWrapper<>(
                 queue, metaInfo, KeyExtractorFunction.forKeyedObjects(), range, numberOfKeyGroups);
     }

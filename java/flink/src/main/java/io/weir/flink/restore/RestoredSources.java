@@ -19,7 +19,9 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
 
-/** The payloads of the handles that a backend is restored from; after a rescale there are several. */
+/**
+ * The payloads of the handles that a backend is restored from; after a rescale there are several.
+ */
 public final class RestoredSources {
 
     private final List<Payload> payloads;
@@ -34,10 +36,12 @@ public final class RestoredSources {
      * Reads the handles' payloads, without touching the store.
      *
      * @param range the key groups of the backend, to which the sources are clipped
-     * @throws IOException naming the handle, if it is none of Weir's, or damaged, or of another number of key groups
+     * @throws IOException naming the handle, if it is none of Weir's, or damaged, or of another
+     *     number of key groups
      */
     public static RestoredSources read(
-            Collection<KeyedStateHandle> handles, KeyGroupRange range, int numberOfKeyGroups) throws IOException {
+            Collection<KeyedStateHandle> handles, KeyGroupRange range, int numberOfKeyGroups)
+            throws IOException {
         List<Payload> payloads = new ArrayList<>();
         List<Source> sources = new ArrayList<>();
         for (KeyedStateHandle handle : handles) {
@@ -48,7 +52,8 @@ public final class RestoredSources {
             if (payload.numberOfKeyGroups != numberOfKeyGroups) {
                 throw new InvalidArgumentException(
                         String.format(
-                                "Handle %s was written with a maximum parallelism of %d and cannot be restored with %d.",
+                                "Handle %s was written with a maximum parallelism of %d and cannot"
+                                        + " be restored with %d.",
                                 name(handle), payload.numberOfKeyGroups, numberOfKeyGroups));
             }
             KeyGroupRange clipped = payload.range.getIntersection(range);
@@ -56,7 +61,10 @@ public final class RestoredSources {
                 payloads.add(payload);
                 sources.add(
                         new Source(
-                                payload.branch, payload.version, clipped.getStartKeyGroup(), clipped.getEndKeyGroup()));
+                                payload.branch,
+                                payload.version,
+                                clipped.getStartKeyGroup(),
+                                clipped.getEndKeyGroup()));
             }
         }
         return new RestoredSources(payloads, sources);
@@ -69,11 +77,13 @@ public final class RestoredSources {
                             + handle.getClass().getSimpleName()
                             + ": it reads only checkpoints that it wrote itself.");
         }
-        StreamStateHandle meta = ((IncrementalRemoteKeyedStateHandle) handle).getMetaDataStateHandle();
+        StreamStateHandle meta =
+                ((IncrementalRemoteKeyedStateHandle) handle).getMetaDataStateHandle();
         return Payload.read(bytes(meta, handle), name(handle));
     }
 
-    private static byte[] bytes(StreamStateHandle meta, KeyedStateHandle handle) throws IOException {
+    private static byte[] bytes(StreamStateHandle meta, KeyedStateHandle handle)
+            throws IOException {
         Optional<byte[]> inMemory = meta.asBytesIfInMemory();
         if (inMemory.isPresent()) {
             return inMemory.get();
@@ -84,7 +94,8 @@ public final class RestoredSources {
             return out.toByteArray();
         } catch (IOException e) {
             CorruptHandleException unreadable =
-                    new CorruptHandleException("The payload of handle " + name(handle) + " cannot be read: " + e);
+                    new CorruptHandleException(
+                            "The payload of handle " + name(handle) + " cannot be read: " + e);
             unreadable.initCause(e);
             throw unreadable;
         }
@@ -92,10 +103,13 @@ public final class RestoredSources {
 
     private static String name(KeyedStateHandle handle) {
         if (handle instanceof IncrementalRemoteKeyedStateHandle) {
-            IncrementalRemoteKeyedStateHandle incremental = (IncrementalRemoteKeyedStateHandle) handle;
+            IncrementalRemoteKeyedStateHandle incremental =
+                    (IncrementalRemoteKeyedStateHandle) handle;
             return String.format(
                     "%s (checkpoint %d, key groups %s)",
-                    incremental.getStateHandleId(), incremental.getCheckpointId(), incremental.getKeyGroupRange());
+                    incremental.getStateHandleId(),
+                    incremental.getCheckpointId(),
+                    incremental.getKeyGroupRange());
         }
         return handle.getStateHandleId().toString();
     }
@@ -139,7 +153,11 @@ public final class RestoredSources {
         for (Payload payload : payloads) {
             if (!payload.root.equals(root)) {
                 throw new InvalidArgumentException(
-                        "The checkpoint's rows lie in two directories, " + root + " and " + payload.root + ".");
+                        "The checkpoint's rows lie in two directories, "
+                                + root
+                                + " and "
+                                + payload.root
+                                + ".");
             }
         }
         return root;

@@ -8,7 +8,6 @@ import io.weir.flink.keyed.RegisteredState;
 import io.weir.flink.keyed.RowCursor;
 import io.weir.flink.nativelib.Engine;
 
-import org.apache.flink.api.common.state.StateDescriptor;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.common.typeutils.base.MapSerializer;
 import org.apache.flink.core.memory.DataOutputSerializer;
@@ -34,7 +33,9 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
     private final List<RegisteredState<?, ?>> states;
     private final List<HeapPriorityQueueStateSnapshot<?>> queues;
 
-    /** Where the next entry is looked for: a key group, and a state or, behind the states, a queue. */
+    /**
+     * Where the next entry is looked for: a key group, and a state or, behind the states, a queue.
+     */
     private int searchedKeyGroup;
 
     private int searchedState = -1;
@@ -109,13 +110,18 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
             case LIST:
                 return new ListRows<N>(state, ofKeyGroup);
             case MAP:
-                return mapRows(state, ofKeyGroup, ((MapSerializer<?, ?>) state.metaInfo().getStateSerializer()).getKeySerializer());
+                return mapRows(
+                        state,
+                        ofKeyGroup,
+                        ((MapSerializer<?, ?>) state.metaInfo().getStateSerializer())
+                                .getKeySerializer());
             default:
                 return new ValueRows<N>(state, ofKeyGroup);
         }
     }
 
-    private <N, UK> Entries mapRows(RegisteredState<N, ?> state, int ofKeyGroup, TypeSerializer<UK> userKeySerializer) {
+    private <N, UK> Entries mapRows(
+            RegisteredState<N, ?> state, int ofKeyGroup, TypeSerializer<UK> userKeySerializer) {
         return new MapRows<>(state, ofKeyGroup, userKeySerializer);
     }
 
@@ -156,7 +162,10 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
             this.namespaceSerializer = state.metaInfo().getNamespaceSerializer();
         }
 
-        /** Converts key group, key and namespace of the current row, and leaves the reader behind them. */
+        /**
+         * Converts key group, key and namespace of the current row, and leaves the reader behind
+         * them.
+         */
         void convertPrefix() throws IOException {
             output.clear();
             reader.reset(rows.array(), rows.keyOffset() + RowKey.HEADER_BYTES, rows.keyEnd());
@@ -238,7 +247,10 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
             while (ahead && hasPrefix(prefix)) {
                 if ((long) list.length() + rows.valueLength() > Integer.MAX_VALUE - 64) {
                     throw new IOException(
-                            "A list of state '" + name + "' is larger than 2 GiB, which a canonical savepoint cannot hold.");
+                            "A list of state '"
+                                    + name
+                                    + "' is larger than 2 GiB, which a canonical savepoint cannot"
+                                    + " hold.");
                 }
                 list.write(LIST_DELIMITER);
                 list.write(rows.array(), rows.valueOffset(), rows.valueLength());

@@ -8,8 +8,9 @@ import org.apache.flink.runtime.state.CompositeKeySerializationUtils;
 import java.io.IOException;
 
 /**
- * The keys of Flink's canonical savepoints: {@code [key group][key][namespace][user key]} in the serializers' bytes. Where
- * key and namespace are both of variable size, each is followed by its length.
+ * The keys of Flink's canonical savepoints: {@code [key group][key][namespace][user key]} in the
+ * serializers' bytes. Where key and namespace are both of variable size, each is followed by its
+ * length.
  */
 public final class CanonicalKeys<K> {
 
@@ -19,7 +20,8 @@ public final class CanonicalKeys<K> {
     public CanonicalKeys(TypeSerializer<K> keySerializer, int numberOfKeyGroups) {
         this.keySerializer = keySerializer;
         this.keyGroupBytes =
-                CompositeKeySerializationUtils.computeRequiredBytesInKeyGroupPrefix(numberOfKeyGroups);
+                CompositeKeySerializationUtils.computeRequiredBytesInKeyGroupPrefix(
+                        numberOfKeyGroups);
     }
 
     /** Starts a key, here or of a timer. */
@@ -32,7 +34,8 @@ public final class CanonicalKeys<K> {
             throws IOException {
         boolean ambiguous = isAmbiguous(namespaceSerializer);
         CompositeKeySerializationUtils.writeKey(key, keySerializer, output, ambiguous);
-        CompositeKeySerializationUtils.writeNameSpace(namespace, namespaceSerializer, output, ambiguous);
+        CompositeKeySerializationUtils.writeNameSpace(
+                namespace, namespaceSerializer, output, ambiguous);
     }
 
     /** Puts the input behind the key group. */
@@ -40,8 +43,10 @@ public final class CanonicalKeys<K> {
         input.skipBytesToRead(keyGroupBytes);
     }
 
-    public K readKey(TypeSerializer<?> namespaceSerializer, DataInputDeserializer input) throws IOException {
-        return CompositeKeySerializationUtils.readKey(keySerializer, input, isAmbiguous(namespaceSerializer));
+    public K readKey(TypeSerializer<?> namespaceSerializer, DataInputDeserializer input)
+            throws IOException {
+        return CompositeKeySerializationUtils.readKey(
+                keySerializer, input, isAmbiguous(namespaceSerializer));
     }
 
     public <N> N readNamespace(TypeSerializer<N> namespaceSerializer, DataInputDeserializer input)
@@ -51,6 +56,7 @@ public final class CanonicalKeys<K> {
     }
 
     private boolean isAmbiguous(TypeSerializer<?> namespaceSerializer) {
-        return CompositeKeySerializationUtils.isAmbiguousKeyPossible(keySerializer, namespaceSerializer);
+        return CompositeKeySerializationUtils.isAmbiguousKeyPossible(
+                keySerializer, namespaceSerializer);
     }
 }

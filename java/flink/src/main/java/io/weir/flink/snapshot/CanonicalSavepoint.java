@@ -21,8 +21,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * A savepoint in the format that all of Flink's backends read: every row and timer, converted. Rows are read while the
- * savepoint is written, so that has to happen on the task thread.
+ * A savepoint in the format that all of Flink's backends read: every row and timer, converted. Rows
+ * are read while the savepoint is written, so that has to happen on the task thread.
  */
 public final class CanonicalSavepoint<K> implements FullSnapshotResources<K> {
 
@@ -68,7 +68,12 @@ public final class CanonicalSavepoint<K> implements FullSnapshotResources<K> {
     @Override
     public KeyValueStateIterator createKVStateIterator() throws IOException {
         return new CanonicalIterator<>(
-                engine, range, keyCodec, new CanonicalKeys<>(keySerializer, numberOfKeyGroups), states, queues);
+                engine,
+                range,
+                keyCodec,
+                new CanonicalKeys<>(keySerializer, numberOfKeyGroups),
+                states,
+                queues);
     }
 
     @Override

@@ -15,10 +15,12 @@ import java.util.List;
 import java.util.zip.CRC32;
 
 /**
- * What a checkpoint's handle says of one subtask's keyed state. Its size does not depend on the rows.
+ * What a checkpoint's handle says of one subtask's keyed state. Its size does not depend on the
+ * rows.
  *
- * <p>Bytes: magic {@code WEIR}, format version u16, CRC-32 of the rest u32, then the fields in the order of {@link
- * #write}, all big-endian, strings in Java's modified UTF-8; last, Flink's own serializer snapshots.
+ * <p>Bytes: magic {@code WEIR}, format version u16, CRC-32 of the rest u32, then the fields in the
+ * order of {@link #write}, all big-endian, strings in Java's modified UTF-8; last, Flink's own
+ * serializer snapshots.
  */
 public final class Payload {
 
@@ -52,7 +54,9 @@ public final class Payload {
     public final List<StateColumns> states;
     private final byte[] serializers;
 
-    /** @param serializers the written form of a {@link KeyedBackendSerializationProxy} */
+    /**
+     * @param serializers the written form of a {@link KeyedBackendSerializationProxy}
+     */
     public Payload(
             String root,
             String branch,
@@ -119,10 +123,15 @@ public final class Payload {
      * @throws CorruptHandleException if the payload is truncated or damaged, or not Weir's at all
      * @throws HandleFormatException if a newer release wrote it
      */
-    public static Payload read(byte[] payload, String handle) throws CorruptHandleException, HandleFormatException {
-        if (payload.length < HEADER_BYTES || !Arrays.equals(payload, 0, MAGIC.length, MAGIC, 0, MAGIC.length)) {
+    public static Payload read(byte[] payload, String handle)
+            throws CorruptHandleException, HandleFormatException {
+        if (payload.length < HEADER_BYTES
+                || !Arrays.equals(payload, 0, MAGIC.length, MAGIC, 0, MAGIC.length)) {
             throw new CorruptHandleException(
-                    "Handle " + handle + " was not written by Weir, or is damaged: it does not begin with WEIR.");
+                    "Handle "
+                            + handle
+                            + " was not written by Weir, or is damaged: it does not begin with"
+                            + " WEIR.");
         }
         DataInputDeserializer in = new DataInputDeserializer(payload);
         try {
@@ -131,11 +140,14 @@ public final class Payload {
             if (format < 1 || format > FORMAT) {
                 throw new HandleFormatException(
                         String.format(
-                                "Handle %s has format version %d, and this release reads up to %d.", handle, format, FORMAT));
+                                "Handle %s has format version %d, and this release reads up to %d.",
+                                handle, format, FORMAT));
             }
             if (in.readInt() != checksum(payload)) {
                 throw new CorruptHandleException(
-                        "Handle " + handle + " is truncated or damaged: its checksum does not match.");
+                        "Handle "
+                                + handle
+                                + " is truncated or damaged: its checksum does not match.");
             }
             String root = in.readUTF();
             String branch = in.readUTF();
@@ -171,8 +183,10 @@ public final class Payload {
     }
 
     /** The serializer snapshots of the key and of all states, timers included. */
-    public <K> KeyedBackendSerializationProxy<K> serializers(ClassLoader userCodeClassLoader) throws IOException {
-        KeyedBackendSerializationProxy<K> proxy = new KeyedBackendSerializationProxy<>(userCodeClassLoader);
+    public <K> KeyedBackendSerializationProxy<K> serializers(ClassLoader userCodeClassLoader)
+            throws IOException {
+        KeyedBackendSerializationProxy<K> proxy =
+                new KeyedBackendSerializationProxy<>(userCodeClassLoader);
         proxy.read(new DataInputDeserializer(serializers));
         return proxy;
     }

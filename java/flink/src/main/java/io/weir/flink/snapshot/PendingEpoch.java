@@ -5,7 +5,6 @@ import io.weir.flink.nativelib.Engine;
 
 import org.apache.flink.runtime.state.SnapshotResources;
 import org.apache.flink.runtime.state.metainfo.StateMetaInfoSnapshot;
-
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -25,7 +24,10 @@ final class PendingEpoch implements SnapshotResources {
     private final Engine engine;
     private final long epoch;
     private final Runnable onEnd;
-    /** Whoever sets it decides what becomes of the epoch: it is taken by a checkpoint, or aborted. */
+
+    /**
+     * Whoever sets it decides what becomes of the epoch: it is taken by a checkpoint, or aborted.
+     */
     private final AtomicBoolean decided = new AtomicBoolean();
 
     PendingEpoch(
@@ -62,7 +64,9 @@ final class PendingEpoch implements SnapshotResources {
         }
     }
 
-    /** Called by Flink at the end of the asynchronous part, or when it is cancelled before it began. */
+    /**
+     * Called by Flink at the end of the asynchronous part, or when it is cancelled before it began.
+     */
     @Override
     public void release() {
         abort();

@@ -26,7 +26,6 @@ import org.apache.flink.runtime.state.filesystem.FileStateHandle;
 import org.apache.flink.runtime.state.heap.HeapPriorityQueueSnapshotRestoreWrapper;
 import org.apache.flink.runtime.state.metainfo.StateMetaInfoSnapshot;
 import org.apache.flink.util.IOUtils;
-
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -41,11 +40,13 @@ import java.util.concurrent.CancellationException;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * Checkpoints: the synchronous part freezes the epoch, which takes no longer for more state; the asynchronous part waits
- * until the store has made it durable and writes the handle. Every checkpoint stands on its own: whatever rows it shares
- * with others is the store's business, so full and incremental checkpoints are the same.
+ * Checkpoints: the synchronous part freezes the epoch, which takes no longer for more state; the
+ * asynchronous part waits until the store has made it durable and writes the handle. Every
+ * checkpoint stands on its own: whatever rows it shares with others is the store's business, so
+ * full and incremental checkpoints are the same.
  */
-public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStateHandle, PendingEpoch> {
+public final class WeirSnapshotStrategy<K>
+        implements SnapshotStrategy<KeyedStateHandle, PendingEpoch> {
 
     private static final Logger LOG = LoggerFactory.getLogger(WeirSnapshotStrategy.class);
 
@@ -98,7 +99,9 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
         List<Payload.StateColumns> columns = new ArrayList<>();
         for (RegisteredState<?, ?> state : states.all()) {
             metaInfos.add(state.metaInfo().snapshot());
-            columns.add(new Payload.StateColumns(state.name(), state.namespaceCodecId(), state.userKeyCodecId()));
+            columns.add(
+                    new Payload.StateColumns(
+                            state.name(), state.namespaceCodecId(), state.userKeyCodecId()));
         }
         for (HeapPriorityQueueSnapshotRestoreWrapper<?> queue : queues.values()) {
             metaInfos.add(queue.getMetaInfo().snapshot());
@@ -109,7 +112,12 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
         long epoch = engine.freeze(checkpoint);
         PendingEpoch frozen =
                 new PendingEpoch(
-                        checkpoint, engine, epoch, metaInfos, columns, () -> pending.remove(checkpoint));
+                        checkpoint,
+                        engine,
+                        epoch,
+                        metaInfos,
+                        columns,
+                        () -> pending.remove(checkpoint));
         pending.put(checkpoint, frozen);
         return frozen;
     }
@@ -126,7 +134,8 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
     }
 
     private SnapshotResult<KeyedStateHandle> complete(
-            PendingEpoch frozen, CheckpointStreamFactory streamFactory, CloseableRegistry registry) throws Exception {
+            PendingEpoch frozen, CheckpointStreamFactory streamFactory, CloseableRegistry registry)
+            throws Exception {
         Closeable abort = frozen::abort;
         registry.registerCloseable(abort);
         Commit commit = frozen.await();
@@ -135,7 +144,8 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
             payload = write(payload(frozen, commit), streamFactory, registry);
             KeyedStateHandle handle = handle(frozen, commit, payload);
             if (!registry.unregisterCloseable(abort) || !frozen.take()) {
-                throw new CancellationException("Checkpoint " + frozen.checkpoint + " was cancelled.");
+                throw new CancellationException(
+                        "Checkpoint " + frozen.checkpoint + " was cancelled.");
             }
             return SnapshotResult.of(handle);
         } catch (Exception e) {
@@ -146,7 +156,8 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
 
     private byte[] payload(PendingEpoch frozen, Commit commit) throws IOException {
         DataOutputSerializer serializers = new DataOutputSerializer(512);
-        new KeyedBackendSerializationProxy<>(keySerializer, frozen.metaInfos, false).write(serializers);
+        new KeyedBackendSerializationProxy<>(keySerializer, frozen.metaInfos, false)
+                .write(serializers);
         return new Payload(
                         root,
                         commit.branch,
@@ -161,9 +172,13 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
                 .write();
     }
 
-    /** Through Flink's stream, which keeps what is small in the checkpoint's own metadata and the rest in a file. */
+    /**
+     * Through Flink's stream, which keeps what is small in the checkpoint's own metadata and the
+     * rest in a file.
+     */
     private static StreamStateHandle write(
-            byte[] payload, CheckpointStreamFactory streamFactory, CloseableRegistry registry) throws IOException {
+            byte[] payload, CheckpointStreamFactory streamFactory, CloseableRegistry registry)
+            throws IOException {
         CheckpointStateOutputStream stream =
                 streamFactory.createCheckpointStateOutputStream(CheckpointedStateScope.EXCLUSIVE);
         try {
@@ -188,7 +203,8 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
                 Collections.emptyList(),
                 List.of(
                         HandleAndLocalPath.of(
-                                new FileStateHandle(lease.toPath(), Math.max(0, commit.totalBytes)), "lease")),
+                                new FileStateHandle(lease.toPath(), Math.max(0, commit.totalBytes)),
+                                "lease")),
                 payload,
                 payload.getStateSize() + Math.max(0, commit.writtenBytes));
     }
@@ -199,7 +215,12 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
             Versions.release(root, storeConfig, commit.branch, commit.version);
         } catch (IOException e) {
             cause.addSuppressed(e);
-            LOG.warn("Version {} of {} is left behind in {}.", commit.version, commit.branch, root, e);
+            LOG.warn(
+                    "Version {} of {} is left behind in {}.",
+                    commit.version,
+                    commit.branch,
+                    root,
+                    e);
         }
         if (payload != null) {
             try {
@@ -210,7 +231,9 @@ public final class WeirSnapshotStrategy<K> implements SnapshotStrategy<KeyedStat
         }
     }
 
-    /** Gives up the checkpoint's epoch, if it is still on its way; its rows belong to the next one. */
+    /**
+     * Gives up the checkpoint's epoch, if it is still on its way; its rows belong to the next one.
+     */
     public void abort(long checkpoint) {
         PendingEpoch frozen = pending.get(checkpoint);
         if (frozen != null) {

@@ -22,7 +22,7 @@ final class GroupCursor {
     private final boolean visiting;
     private final RowKey key = new RowKey();
     private final int prefixLength;
-    private final Bytes page = new Bytes(FIRST_PAGE_BYTES);
+    private final Bytes page = new Bytes(256);
     private int pageBytes = FIRST_PAGE_BYTES;
     private ByteBuffer header;
     private int position;
@@ -64,7 +64,10 @@ final class GroupCursor {
             if (started) {
                 key.append(page.array(), suffixOffset, suffixEnd - suffixOffset);
             }
-            more = visiting ? visitPage() : engine.groupPage(key, prefixLength, !started, pageBytes, page);
+            more =
+                    visiting
+                            ? visitPage()
+                            : engine.groupPage(key, prefixLength, !started, pageBytes, page);
             header = ByteBuffer.wrap(page.array()).order(ByteOrder.LITTLE_ENDIAN);
             pageBytes = Math.min(pageBytes * 4, MAX_PAGE_BYTES);
             position = 0;

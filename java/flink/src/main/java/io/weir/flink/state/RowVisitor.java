@@ -50,8 +50,7 @@ final class RowVisitor<K, N, V> implements StateIncrementalVisitor<K, N, V> {
         final int prefixLength;
         final byte[] written;
 
-        Entry(
-                K key, N namespace, V value, byte[] row, int prefixLength, byte[] written) {
+        Entry(K key, N namespace, V value, byte[] row, int prefixLength, byte[] written) {
             this.key = key;
             this.namespace = namespace;
             this.value = value;
@@ -127,7 +126,8 @@ final class RowVisitor<K, N, V> implements StateIncrementalVisitor<K, N, V> {
     /** The page that the entry came from may be older than what the row holds now. */
     private boolean isUnchanged(RowKey row, Entry<K, N, V> entry) throws IOException {
         return state.readRow(row, entry.prefixLength, now)
-                && Arrays.equals(now.array(), 0, now.length(), entry.written, 0, entry.written.length);
+                && Arrays.equals(
+                        now.array(), 0, now.length(), entry.written, 0, entry.written.length);
     }
 
     @Override

@@ -55,7 +55,8 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
         return read(new GroupCursor(context.engine, row()), elementSerializer, context.input);
     }
 
-    private static <E> List<E> read(GroupCursor cursor, TypeSerializer<E> serializer, DataInputDeserializer input)
+    private static <E> List<E> read(
+            GroupCursor cursor, TypeSerializer<E> serializer, DataInputDeserializer input)
             throws IOException {
         List<E> elements = null;
         while (cursor.next()) {
@@ -149,7 +150,10 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
     byte[] serializedValue(RowKey row, TypeSerializer<List<E>> serializer) throws IOException {
         TypeSerializer<E> elements = ((ListSerializer<E>) serializer).getElementSerializer();
         List<E> list =
-                read(GroupCursor.visiting(context.engine, row), elements, new DataInputDeserializer());
+                read(
+                        GroupCursor.visiting(context.engine, row),
+                        elements,
+                        new DataInputDeserializer());
         return list == null ? null : new ListDelimitedSerializer().serializeList(list, elements);
     }
 

@@ -52,7 +52,7 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
         userKeyCodec = KeyCodecs.forUserKey(serializer.getKeySerializer());
     }
 
-    // ---------------------------------------------------------------------------------- single
+    // ---------------- single
     // entries
 
     @Override
@@ -126,7 +126,7 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
         return input.readBoolean() ? null : userValueSerializer.deserialize(input);
     }
 
-    // ---------------------------------------------------------------------------------- iteration
+    // ---------------- iteration
 
     @Override
     public Iterable<Map.Entry<UK, UV>> entries() throws IOException {
@@ -333,7 +333,7 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
         }
     }
 
-    // ---------------------------------------------------------------------------------- rows
+    // ---------------- rows
 
     @Override
     byte[] serializedValue(RowKey row, TypeSerializer<Map<UK, UV>> serializer) throws Exception {
@@ -352,7 +352,8 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
         }
         return entries.isEmpty()
                 ? null
-                : KvStateSerializer.serializeMap(entries, map.getKeySerializer(), map.getValueSerializer());
+                : KvStateSerializer.serializeMap(
+                        entries, map.getKeySerializer(), map.getValueSerializer());
     }
 
     @Override

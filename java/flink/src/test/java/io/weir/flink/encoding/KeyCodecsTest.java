@@ -3,9 +3,9 @@ package io.weir.flink.encoding;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import org.apache.flink.api.common.serialization.SerializerConfigImpl;
 import org.apache.flink.api.common.typeinfo.TypeHint;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
-import org.apache.flink.api.common.serialization.SerializerConfigImpl;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.common.typeutils.base.BooleanSerializer;
 import org.apache.flink.api.common.typeutils.base.ByteSerializer;
@@ -30,7 +30,6 @@ import org.apache.flink.table.types.logical.SmallIntType;
 import org.apache.flink.table.types.logical.TinyIntType;
 import org.apache.flink.table.types.logical.VarCharType;
 import org.apache.flink.types.RowKind;
-
 import org.junit.jupiter.api.Test;
 
 import java.io.IOException;
@@ -53,7 +52,8 @@ class KeyCodecsTest {
         return read;
     }
 
-    private static <T> void check(TypeSerializer<T> serializer, String id, List<T> values) throws IOException {
+    private static <T> void check(TypeSerializer<T> serializer, String id, List<T> values)
+            throws IOException {
         KeyCodec<T> codec = KeyCodecs.forKey(serializer);
         assertThat(codec.id()).isEqualTo(id);
         for (T value : values) {
@@ -63,21 +63,45 @@ class KeyCodecsTest {
 
     @Test
     void knownTypesAreTypedColumns() throws IOException {
-        check(LongSerializer.INSTANCE, "int64", Arrays.asList(0L, -1L, Long.MIN_VALUE, Long.MAX_VALUE, null));
-        check(IntSerializer.INSTANCE, "int32", Arrays.asList(0, -1, Integer.MIN_VALUE, Integer.MAX_VALUE, null));
-        check(ShortSerializer.INSTANCE, "int16", Arrays.asList((short) 0, Short.MIN_VALUE, Short.MAX_VALUE, null));
-        check(ByteSerializer.INSTANCE, "int8", Arrays.asList((byte) 0, Byte.MIN_VALUE, Byte.MAX_VALUE, null));
+        check(
+                LongSerializer.INSTANCE,
+                "int64",
+                Arrays.asList(0L, -1L, Long.MIN_VALUE, Long.MAX_VALUE, null));
+        check(
+                IntSerializer.INSTANCE,
+                "int32",
+                Arrays.asList(0, -1, Integer.MIN_VALUE, Integer.MAX_VALUE, null));
+        check(
+                ShortSerializer.INSTANCE,
+                "int16",
+                Arrays.asList((short) 0, Short.MIN_VALUE, Short.MAX_VALUE, null));
+        check(
+                ByteSerializer.INSTANCE,
+                "int8",
+                Arrays.asList((byte) 0, Byte.MIN_VALUE, Byte.MAX_VALUE, null));
         check(BooleanSerializer.INSTANCE, "boolean", Arrays.asList(true, false, null));
         check(
                 StringSerializer.INSTANCE,
                 "utf8",
-                Arrays.asList("", "a", "éß", "€", "\uD83D\uDE00", "x".repeat(31), "y".repeat(100), "\0", null));
+                Arrays.asList(
+                        "",
+                        "a",
+                        "éß",
+                        "€",
+                        "\uD83D\uDE00",
+                        "x".repeat(31),
+                        "y".repeat(100),
+                        "\0",
+                        null));
         check(DoubleSerializer.INSTANCE, "binary", List.of(0.0, -0.0, Double.NaN));
     }
 
     @Test
     void stringsThatAreNoUnicodeStayApart() throws IOException {
-        check(StringSerializer.INSTANCE, "utf8", List.of("\uD800", "\uD801", "\uDC00a", "a\uD800", "\uDC00\uD800", "?"));
+        check(
+                StringSerializer.INSTANCE,
+                "utf8",
+                List.of("\uD800", "\uD801", "\uDC00a", "a\uD800", "\uDC00\uD800", "?"));
     }
 
     @Test
@@ -85,7 +109,10 @@ class KeyCodecsTest {
         TypeSerializer<Tuple3<String, Long, Boolean>> flat =
                 TypeInformation.of(new TypeHint<Tuple3<String, Long, Boolean>>() {})
                         .createSerializer(new SerializerConfigImpl());
-        check(flat, "tuple(utf8,int64,boolean)", List.of(Tuple3.of("k", -7L, true), Tuple3.of("", 0L, false)));
+        check(
+                flat,
+                "tuple(utf8,int64,boolean)",
+                List.of(Tuple3.of("k", -7L, true), Tuple3.of("", 0L, false)));
 
         TypeSerializer<Tuple2<String, Double>> other =
                 TypeInformation.of(new TypeHint<Tuple2<String, Double>>() {})
@@ -125,7 +152,13 @@ class KeyCodecsTest {
                                 StringData.fromString("short")),
                         GenericRowData.of(null, null, null, null, null, null, null),
                         GenericRowData.of(
-                                0L, 0, StringData.fromString(""), (short) 0, (byte) 0, false, null));
+                                0L,
+                                0,
+                                StringData.fromString(""),
+                                (short) 0,
+                                (byte) 0,
+                                false,
+                                null));
         KeyCodec<RowData> codec = KeyCodecs.forKey(serializer);
         assertThat(codec.id()).isEqualTo("row(int64,int32,utf8,int16,int8,boolean,utf8)");
         for (RowData row : rows) {

@@ -39,14 +39,22 @@ class RowKeyTest {
         key.writeByte(Byte.MIN_VALUE);
         key.writeBoolean(true);
         key.writeFixedNull(2);
-        assertThat(hex(key)).isEqualTo("018000000000000001" + "017fffffff" + "018000" + "0100" + "0101" + "000000");
+        assertThat(hex(key))
+                .isEqualTo(
+                        "018000000000000001"
+                                + "017fffffff"
+                                + "018000"
+                                + "0100"
+                                + "0101"
+                                + "000000");
     }
 
     @Test
     void variableWidthColumnsAreBlocks() {
         assertThat(hex(variable(new byte[0]))).isEqualTo("01");
         assertThat(hex(variable("a".getBytes()))).isEqualTo("02" + "6100000000000000" + "01");
-        assertThat(hex(variable("abcdefgh".getBytes()))).isEqualTo("02" + "6162636465666768" + "08");
+        assertThat(hex(variable("abcdefgh".getBytes())))
+                .isEqualTo("02" + "6162636465666768" + "08");
         assertThat(hex(variable("abcdefghi".getBytes())))
                 .isEqualTo("02" + "6162636465666768" + "ff" + "6900000000000000" + "01");
         byte[] block = new byte[32];
@@ -55,7 +63,8 @@ class RowKeyTest {
         assertThat(hex(variable(block))).isEqualTo("02" + (mini + "ff").repeat(3) + mini + "08");
         byte[] more = Arrays.copyOf(block, 33);
         more[32] = 9;
-        assertThat(hex(variable(more))).isEqualTo("02" + (mini + "ff").repeat(4) + "09" + "00".repeat(31) + "01");
+        assertThat(hex(variable(more)))
+                .isEqualTo("02" + (mini + "ff").repeat(4) + "09" + "00".repeat(31) + "01");
     }
 
     @Test
@@ -73,7 +82,10 @@ class RowKeyTest {
             int length = reader.readVariable();
             assertThat(Arrays.copyOf(reader.variable(), length)).isEqualTo(bytes);
             assertThat(reader.position()).isEqualTo(encoded.length);
-            assertThat(Integer.signum(Arrays.compareUnsigned(encoded, variable(previous).toByteArray())))
+            assertThat(
+                            Integer.signum(
+                                    Arrays.compareUnsigned(
+                                            encoded, variable(previous).toByteArray())))
                     .isEqualTo(Integer.signum(Arrays.compareUnsigned(bytes, previous)));
             previous = bytes;
         }

@@ -29,7 +29,10 @@ import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.RunnableFuture;
 
-/** Opens keyed backends one by one, each as an execution attempt of its own, and takes snapshots of them. */
+/**
+ * Opens keyed backends one by one, each as an execution attempt of its own, and takes snapshots of
+ * them.
+ */
 final class Backends implements AutoCloseable {
 
     private final Configuration configuration = new Configuration();
@@ -47,11 +50,19 @@ final class Backends implements AutoCloseable {
         configuration.setString(key, value);
     }
 
+    void unset(String key) {
+        configuration.removeKey(key);
+    }
+
     <K> AbstractKeyedStateBackend<K> weir(
-            TypeSerializer<K> keySerializer, int keyGroups, KeyGroupRange range, List<KeyedStateHandle> handles)
+            TypeSerializer<K> keySerializer,
+            int keyGroups,
+            KeyGroupRange range,
+            List<KeyedStateHandle> handles)
             throws Exception {
         return open(
-                new WeirStateBackendFactory().createFromConfig(configuration, getClass().getClassLoader()),
+                new WeirStateBackendFactory()
+                        .createFromConfig(configuration, getClass().getClassLoader()),
                 keySerializer,
                 keyGroups,
                 range,
@@ -65,7 +76,8 @@ final class Backends implements AutoCloseable {
             KeyGroupRange range,
             List<KeyedStateHandle> handles)
             throws Exception {
-        MockEnvironment environment = MockEnvironment.builder().setManagedMemorySize(32 << 20).build();
+        MockEnvironment environment =
+                MockEnvironment.builder().setManagedMemorySize(32 << 20).build();
         AbstractKeyedStateBackend<K> keyed =
                 backend.createKeyedStateBackend(
                         new KeyedStateBackendParametersImpl<>(
@@ -101,7 +113,8 @@ final class Backends implements AutoCloseable {
                         checkpoint,
                         streams(),
                         CheckpointOptions.alignedNoTimeout(
-                                CheckpointType.CHECKPOINT, CheckpointStorageLocationReference.getDefault()));
+                                CheckpointType.CHECKPOINT,
+                                CheckpointStorageLocationReference.getDefault()));
         snapshot.run();
         return snapshot.get().getJobManagerOwnedSnapshot();
     }

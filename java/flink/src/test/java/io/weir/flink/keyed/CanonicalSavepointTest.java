@@ -14,14 +14,13 @@ import org.apache.flink.api.common.typeutils.base.IntSerializer;
 import org.apache.flink.api.common.typeutils.base.StringSerializer;
 import org.apache.flink.runtime.state.AbstractKeyedStateBackend;
 import org.apache.flink.runtime.state.KeyGroupRange;
+import org.apache.flink.runtime.state.KeyGroupedInternalPriorityQueue;
 import org.apache.flink.runtime.state.KeyedStateHandle;
 import org.apache.flink.runtime.state.VoidNamespace;
 import org.apache.flink.runtime.state.VoidNamespaceSerializer;
 import org.apache.flink.runtime.state.hashmap.HashMapStateBackend;
 import org.apache.flink.streaming.api.operators.TimerHeapInternalTimer;
 import org.apache.flink.streaming.api.operators.TimerSerializer;
-import org.apache.flink.runtime.state.KeyGroupedInternalPriorityQueue;
-
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -41,11 +40,14 @@ class CanonicalSavepointTest {
         backends.close();
     }
 
-    private AbstractKeyedStateBackend<String> weir(int keyGroups, List<KeyedStateHandle> handles) throws Exception {
-        return backends.weir(StringSerializer.INSTANCE, keyGroups, KeyGroupRange.of(0, keyGroups - 1), handles);
+    private AbstractKeyedStateBackend<String> weir(int keyGroups, List<KeyedStateHandle> handles)
+            throws Exception {
+        return backends.weir(
+                StringSerializer.INSTANCE, keyGroups, KeyGroupRange.of(0, keyGroups - 1), handles);
     }
 
-    private AbstractKeyedStateBackend<String> heap(int keyGroups, List<KeyedStateHandle> handles) throws Exception {
+    private AbstractKeyedStateBackend<String> heap(int keyGroups, List<KeyedStateHandle> handles)
+            throws Exception {
         return backends.open(
                 new HashMapStateBackend(),
                 StringSerializer.INSTANCE,
@@ -54,27 +56,32 @@ class CanonicalSavepointTest {
                 handles);
     }
 
-    private static ValueState<Integer> value(AbstractKeyedStateBackend<String> backend, String namespace)
-            throws Exception {
+    private static ValueState<Integer> value(
+            AbstractKeyedStateBackend<String> backend, String namespace) throws Exception {
         return backend.getPartitionedState(
-                namespace, StringSerializer.INSTANCE, new ValueStateDescriptor<>("value", IntSerializer.INSTANCE));
+                namespace,
+                StringSerializer.INSTANCE,
+                new ValueStateDescriptor<>("value", IntSerializer.INSTANCE));
     }
 
-    private static ListState<String> list(AbstractKeyedStateBackend<String> backend) throws Exception {
+    private static ListState<String> list(AbstractKeyedStateBackend<String> backend)
+            throws Exception {
         return backend.getPartitionedState(
                 VoidNamespace.INSTANCE,
                 VoidNamespaceSerializer.INSTANCE,
                 new ListStateDescriptor<>("list", StringSerializer.INSTANCE));
     }
 
-    private static MapState<String, Integer> map(AbstractKeyedStateBackend<String> backend) throws Exception {
+    private static MapState<String, Integer> map(AbstractKeyedStateBackend<String> backend)
+            throws Exception {
         return backend.getPartitionedState(
                 VoidNamespace.INSTANCE,
                 VoidNamespaceSerializer.INSTANCE,
                 new MapStateDescriptor<>("map", StringSerializer.INSTANCE, IntSerializer.INSTANCE));
     }
 
-    private static ReducingState<Integer> sum(AbstractKeyedStateBackend<String> backend) throws Exception {
+    private static ReducingState<Integer> sum(AbstractKeyedStateBackend<String> backend)
+            throws Exception {
         return backend.getPartitionedState(
                 VoidNamespace.INSTANCE,
                 VoidNamespaceSerializer.INSTANCE,
@@ -84,7 +91,8 @@ class CanonicalSavepointTest {
     private static KeyGroupedInternalPriorityQueue<TimerHeapInternalTimer<String, String>> timers(
             AbstractKeyedStateBackend<String> backend) {
         return backend.create(
-                "timers", new TimerSerializer<>(StringSerializer.INSTANCE, StringSerializer.INSTANCE));
+                "timers",
+                new TimerSerializer<>(StringSerializer.INSTANCE, StringSerializer.INSTANCE));
     }
 
     /** The heap cannot write a null of a map to a savepoint. */
@@ -92,8 +100,10 @@ class CanonicalSavepointTest {
         return nulls && j == 3 ? null : Integer.valueOf(j);
     }
 
-    private static void fill(AbstractKeyedStateBackend<String> backend, boolean nulls) throws Exception {
-        KeyGroupedInternalPriorityQueue<TimerHeapInternalTimer<String, String>> timers = timers(backend);
+    private static void fill(AbstractKeyedStateBackend<String> backend, boolean nulls)
+            throws Exception {
+        KeyGroupedInternalPriorityQueue<TimerHeapInternalTimer<String, String>> timers =
+                timers(backend);
         for (int i = 0; i < KEYS; i++) {
             backend.setCurrentKey("key" + i);
             value(backend, "").update(i);
@@ -108,7 +118,8 @@ class CanonicalSavepointTest {
         }
     }
 
-    private static void check(AbstractKeyedStateBackend<String> backend, boolean nulls) throws Exception {
+    private static void check(AbstractKeyedStateBackend<String> backend, boolean nulls)
+            throws Exception {
         for (int i = 0; i < KEYS; i++) {
             backend.setCurrentKey("key" + i);
             assertThat(value(backend, "").value()).isEqualTo(i);
@@ -132,7 +143,8 @@ class CanonicalSavepointTest {
     }
 
     private static void checkTimers(AbstractKeyedStateBackend<String> backend) {
-        KeyGroupedInternalPriorityQueue<TimerHeapInternalTimer<String, String>> timers = timers(backend);
+        KeyGroupedInternalPriorityQueue<TimerHeapInternalTimer<String, String>> timers =
+                timers(backend);
         assertThat(timers.size()).isEqualTo(KEYS);
         assertThat(timers.peek().getTimestamp()).isZero();
     }
@@ -142,7 +154,8 @@ class CanonicalSavepointTest {
     void whatWeirWritesWeirReads(int keyGroups) throws Exception {
         AbstractKeyedStateBackend<String> written = weir(keyGroups, List.of());
         fill(written, true);
-        AbstractKeyedStateBackend<String> read = weir(keyGroups, List.of(backends.canonicalSavepoint(written)));
+        AbstractKeyedStateBackend<String> read =
+                weir(keyGroups, List.of(backends.canonicalSavepoint(written)));
         check(read, true);
         checkTimers(read);
         check(written, true);
@@ -153,7 +166,8 @@ class CanonicalSavepointTest {
     void whatWeirWritesTheHeapReads(int keyGroups) throws Exception {
         AbstractKeyedStateBackend<String> written = weir(keyGroups, List.of());
         fill(written, true);
-        AbstractKeyedStateBackend<String> read = heap(keyGroups, List.of(backends.canonicalSavepoint(written)));
+        AbstractKeyedStateBackend<String> read =
+                heap(keyGroups, List.of(backends.canonicalSavepoint(written)));
         check(read, true);
         checkTimers(read);
     }
@@ -163,11 +177,14 @@ class CanonicalSavepointTest {
     void whatTheHeapWritesWeirReads(int keyGroups) throws Exception {
         AbstractKeyedStateBackend<String> written = heap(keyGroups, List.of());
         fill(written, false);
-        AbstractKeyedStateBackend<String> read = weir(keyGroups, List.of(backends.canonicalSavepoint(written)));
+        AbstractKeyedStateBackend<String> read =
+                weir(keyGroups, List.of(backends.canonicalSavepoint(written)));
         check(read, false);
         checkTimers(read);
-        // Timers on the heap are not part of a checkpoint of the backend, so only rows are compared after it.
-        AbstractKeyedStateBackend<String> restored = weir(keyGroups, List.of(backends.checkpoint(read)));
+        // Timers on the heap are not part of a checkpoint of the backend, so only rows are compared
+        // after it.
+        AbstractKeyedStateBackend<String> restored =
+                weir(keyGroups, List.of(backends.checkpoint(read)));
         restored.setCurrentKey("key299");
         assertThat(value(restored, "").value()).isEqualTo(299);
         assertThat(list(restored).get()).hasSize(4);
@@ -178,7 +195,8 @@ class CanonicalSavepointTest {
     void statesThatNobodyRegisteredAgainAreExportedToo(int keyGroups) throws Exception {
         AbstractKeyedStateBackend<String> written = weir(keyGroups, List.of());
         fill(written, true);
-        AbstractKeyedStateBackend<String> untouched = weir(keyGroups, List.of(backends.checkpoint(written)));
+        AbstractKeyedStateBackend<String> untouched =
+                weir(keyGroups, List.of(backends.checkpoint(written)));
         AbstractKeyedStateBackend<String> read =
                 heap(keyGroups, List.of(backends.canonicalSavepoint(untouched)));
         read.setCurrentKey("key7");

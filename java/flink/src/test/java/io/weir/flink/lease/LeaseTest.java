@@ -8,7 +8,6 @@ import io.weir.flink.errors.InvalidArgumentException;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.core.fs.FileSystem;
 import org.apache.flink.core.fs.Path;
-
 import org.junit.jupiter.api.Test;
 
 import java.io.IOException;
@@ -20,7 +19,10 @@ class LeaseTest {
 
     @Test
     void aPathNamesRootBranchAndVersion() throws IOException {
-        for (String root : new String[] {"file:///checkpoints/weir", "file:///a%20b/branches/weir", "memory://test"}) {
+        for (String root :
+                new String[] {
+                    "file:///checkpoints/weir", "file:///a%20b/branches/weir", "memory://test"
+                }) {
             Lease lease = new Lease(root, BRANCH, "00000042");
             assertThat(lease.toPath().toUri().getScheme()).isEqualTo("weir");
             assertThat(Lease.parse(lease.toPath())).isEqualTo(lease);

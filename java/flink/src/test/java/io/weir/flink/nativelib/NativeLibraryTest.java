@@ -8,6 +8,7 @@ class NativeLibraryTest {
 
     @Test
     void theLibraryLiesUnderItsOperatingSystemAndArchitecture() {
-        assertThat(NativeLibrary.resource()).matches("native/[a-z_0-9]+-[a-z_0-9]+/(lib)?weir\\.[a-z]+");
+        assertThat(NativeLibrary.resource())
+                .matches("native/[a-z_0-9]+-[a-z_0-9]+/(lib)?weir\\.[a-z]+");
     }
 }

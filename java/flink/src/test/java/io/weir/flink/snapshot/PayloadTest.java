@@ -10,7 +10,6 @@ import org.apache.flink.api.common.typeutils.base.LongSerializer;
 import org.apache.flink.core.memory.DataOutputSerializer;
 import org.apache.flink.runtime.state.KeyGroupRange;
 import org.apache.flink.runtime.state.KeyedBackendSerializationProxy;
-
 import org.junit.jupiter.api.Test;
 
 import java.io.IOException;
@@ -21,7 +20,8 @@ class PayloadTest {
 
     private static byte[] written() throws IOException {
         DataOutputSerializer serializers = new DataOutputSerializer(64);
-        new KeyedBackendSerializationProxy<>(LongSerializer.INSTANCE, List.of(), false).write(serializers);
+        new KeyedBackendSerializationProxy<>(LongSerializer.INSTANCE, List.of(), false)
+                .write(serializers);
         return new Payload(
                         "file:///checkpoints/weir",
                         "job/op/0-of-2/attempt",
@@ -31,7 +31,9 @@ class PayloadTest {
                         128,
                         99,
                         "int64",
-                        List.of(new Payload.StateColumns("count", "void", ""), new Payload.StateColumns("m", "int64", "utf8")),
+                        List.of(
+                                new Payload.StateColumns("count", "void", ""),
+                                new Payload.StateColumns("m", "int64", "utf8")),
                         serializers.getCopyOfBuffer())
                 .write();
     }
@@ -50,7 +52,10 @@ class PayloadTest {
         assertThat(payload.columns("m").namespaceCodec).isEqualTo("int64");
         assertThat(payload.columns("m").userKeyCodec).isEqualTo("utf8");
         assertThat(payload.columns("timers")).isNull();
-        assertThat(payload.serializers(getClass().getClassLoader()).getKeySerializerSnapshot().restoreSerializer())
+        assertThat(
+                        payload.serializers(getClass().getClassLoader())
+                                .getKeySerializerSnapshot()
+                                .restoreSerializer())
                 .isEqualTo(LongSerializer.INSTANCE);
     }
 
