@@ -48,7 +48,7 @@ def parse() -> argparse.Namespace:
     # How long the input is spread over, so that there is time for what happens meanwhile.
     options.seconds = 15 if options.small else 45
     options.interval = options.interval or (1.5 if options.small else 3)
-    options.managed = options.managed or (8 if options.big else 32)
+    options.managed = options.managed or (8 if options.big else 16 if options.small else 32)
     return options
 
 

@@ -114,8 +114,8 @@ class Story:
         self.report.kill, self.report.left_at_kill = kill, self.feeder.left
         self.say(
             f"Killed {kill.process} (kill -9 {kill.pid}) while checkpoint {kill.checkpoint} had {kill.acknowledged} of "
-            f"{kill.subtasks} subtasks, which then never completed; {self.feeder.left} of {len(self.feeder.steps)} files "
-            "of input were to come. A new TaskManager starts"
+            f"{kill.subtasks} subtasks, which then never completed; {self.feeder.left} of {len(self.feeder.steps)} "
+            "files of input were to come. A new TaskManager starts"
         )
         self._restored("kill -9", published, kill.at)
         self.feeder.allow(STOP_AT)

@@ -470,6 +470,9 @@ impl<V: Resident> Shared<V> {
     /// Ends a call that changed rows.
     #[inline]
     pub fn wrote(&self, inner: &mut Inner<V>) {
+        if !std::mem::take(&mut inner.working_set.changed) {
+            return;
+        }
         self.settle(inner);
         if inner.idle {
             let unflushed = inner.working_set.unflushed_bytes();

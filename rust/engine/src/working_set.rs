@@ -57,6 +57,8 @@ pub(crate) struct WorkingSet<V> {
     /// Bytes of pages of the store that are being merged.
     pub page_bytes: usize,
     pub store_bytes: usize,
+    /// Bytes may have changed since the engine has looked.
+    pub changed: bool,
     /// The row whose value's address the caller has.
     pub lent: u32,
     load: Option<Load>,
@@ -83,6 +85,7 @@ impl<V: Resident> WorkingSet<V> {
             batch_bytes: 0,
             page_bytes: 0,
             store_bytes: 0,
+            changed: false,
             lent: NONE,
             load: None,
             hand: 0,
@@ -255,6 +258,7 @@ impl<V: Resident> WorkingSet<V> {
     }
 
     fn insert(&mut self, key: RowKey, value: Option<&[u8]>, owner: u32, flags: u8) -> u32 {
+        self.changed = true;
         let id = self.rows.alloc();
         let slot = &mut self.rows[id];
         slot.key = key;
@@ -318,8 +322,11 @@ impl<V: Resident> WorkingSet<V> {
             absent => *absent = Some(V::from_bytes(value)),
         }
         let after = slot.value_bytes();
-        self.heap_bytes = self.heap_bytes + after - before;
-        self.dirty_bytes = self.dirty_bytes + after - before;
+        if after != before {
+            self.heap_bytes = self.heap_bytes + after - before;
+            self.dirty_bytes = self.dirty_bytes + after - before;
+            self.changed = true;
+        }
     }
 
     fn erase(&mut self, id: u32) {
@@ -329,6 +336,7 @@ impl<V: Resident> WorkingSet<V> {
             // Clean and known to be absent, or a tombstone on its way; the row stays absent.
             return;
         }
+        self.changed = true;
         let value_bytes = slot.value_bytes();
         if slot.epoch == epoch && !slot.has(FLUSHING | MAYBE_STORED) {
             // The store has never seen this row and need not see its tombstone.
@@ -355,6 +363,7 @@ impl<V: Resident> WorkingSet<V> {
     /// Readies a row for a value of the running epoch: the one that it holds is kept for a frozen epoch that still
     /// needs it.
     fn begin_write(&mut self, id: u32) {
+        self.changed = true;
         let epoch = self.epochs.current;
         let slot = &mut self.rows[id];
         if slot.epoch == 0 {

@@ -328,7 +328,7 @@ fn keys_of_other_key_groups_are_refused() {
 #[test]
 fn a_page_that_is_older_than_a_tombstone_that_is_acknowledged_meanwhile() {
     let harness = Harness::new(0);
-    let engine = harness.engine(options(), &MemoryBudget::new(20_000));
+    let engine = harness.engine(options(), &MemoryBudget::new(80_000));
     let prefix = map_prefix(1);
     let commit = |checkpoint| drop(engine.await_commit(engine.freeze(checkpoint).unwrap()).unwrap());
     for i in 0..1000_u64 {
@@ -339,11 +339,16 @@ fn a_page_that_is_older_than_a_tombstone_that_is_acknowledged_meanwhile() {
     let rows = || (0..10_u64).map(|i| [&i.to_be_bytes()[..], b"x"].concat());
     rows().for_each(|suffix| engine.group_put(&prefix, &suffix, &[2; 20]).unwrap());
     commit(2);
+    // Written once more, so that the clock passes them by.
+    rows().for_each(|suffix| engine.group_put(&prefix, &suffix, &[3; 20]).unwrap());
+    let evicted = engine.stats().evictions;
+    commit(3);
+    assert_eq!(engine.stats().evictions, evicted);
     rows().for_each(|suffix| engine.group_delete(&prefix, &suffix).unwrap());
     // The page is read, then the tombstones are written, then the page's answer arrives.
     harness.faults.next(Operation::Write, 1, Fault::Delay(Duration::from_millis(100)));
     harness.scan_answer_ms.store(300, std::sync::atomic::Ordering::Relaxed);
-    let epoch = engine.freeze(3).unwrap();
+    let epoch = engine.freeze(4).unwrap();
     let mut page = Vec::new();
     engine.group_page(&prefix, None, 10_000, &mut page).unwrap();
     let page = parse_page(&page);

@@ -262,3 +262,27 @@ fn a_store_that_panics_leaves_nobody_waiting() {
     engine.close();
     assert_eq!(budget.used(), 0);
 }
+
+#[test]
+fn a_pipeline_that_has_much_to_write_stops_and_does_not_spin() {
+    for closing in [false, true] {
+        let harness = Harness::new(0);
+        let mut options = options();
+        options.flush_batch_rows = 10;
+        let engine = harness.engine(options, &MemoryBudget::new(64 << 20));
+        for i in 0..20_000 {
+            engine.put(&value_key(i), &[0; 100]).unwrap();
+        }
+        engine.freeze(1).unwrap();
+        eventually("the first batches", || harness.faults.calls(Operation::Write) > 3);
+        if !closing {
+            engine.cancel();
+            // The runtime's threads are free for others.
+            let free = harness.runtime.spawn(async { tokio::task::yield_now().await });
+            eventually("a task", || free.is_finished());
+        }
+        let began = Instant::now();
+        engine.close();
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    }
+}

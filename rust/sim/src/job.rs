@@ -109,12 +109,15 @@ pub struct Part {
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     pub id: u64,
+    /// Of the graph that made it.
+    pub graph: u64,
     pub parts: Vec<Part>,
 }
 
 /// A checkpoint that was triggered and is neither complete nor aborted.
 pub struct Pending {
     pub id: u64,
+    pub graph: u64,
     pub parts: Vec<(Arc<KeyedEngine>, EpochId, KeyGroupRange, Oracle)>,
 }
 
@@ -182,7 +185,7 @@ impl Job {
             let epoch = subtask.engine.freeze(id)?;
             parts.push((subtask.engine.clone(), epoch, subtask.range, subtask.oracle.clone()));
         }
-        self.pending.push(Pending { id, parts });
+        self.pending.push(Pending { id, graph: self.graph, parts });
         Ok(())
     }
 
@@ -604,7 +607,7 @@ pub fn complete(shared: &Shared, pending: Pending, report: &mut Report) -> Outco
         }
     }
     match trouble {
-        None => Ok(Checkpoint { id: pending.id, parts }),
+        None => Ok(Checkpoint { id: pending.id, graph: pending.graph, parts }),
         Some(trouble) => {
             for part in parts {
                 release(shared, &part.version)?;

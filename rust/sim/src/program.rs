@@ -17,7 +17,7 @@ use weir_store::{ErrorKind, Stores};
 use weir_store_slatedb::{BlockCache, CompactionPolicy, SlateConfig, SlateStores};
 
 use crate::job::{
-    Checkpoint, Job, Outcome, Shared, Size, Subtask, Trouble, complete, is_injected, release, verify_version,
+    Checkpoint, Job, Outcome, Pending, Shared, Size, Subtask, Trouble, complete, is_injected, release, verify_version,
 };
 use crate::report::Report;
 use crate::rows;
@@ -118,8 +118,9 @@ impl Program {
         if slow {
             // The task gets ahead of its flushes.
             for operation in [Operation::Write, Operation::BeginCommit, Operation::AwaitCommit] {
-                let fault = Fault::Delay(Duration::from_micros(rng.random_range(100..1500)));
-                faults.chance(Chance { operation, probability: 0.1, fault });
+                let fault = Fault::Delay(Duration::from_micros(rng.random_range(500..3000)));
+                let probability = if size.flush_batch_rows < 64 { 0.03 } else { 0.4 };
+                faults.chance(Chance { operation, probability, fault });
                 faults.chance(Chance { operation, probability: 0.3, fault: Fault::Yield(20) });
             }
         }
@@ -399,14 +400,13 @@ impl World {
         self.report.crashes += u64::from(crash);
         let parallelism = if rescale { before % 3 + 1 } else { before };
         self.report.rescales += u64::from(rescale);
-        // Restoring an earlier checkpoint gives the later ones up; where the job is deployed anew, its user may still
-        // hold them, and must be able to read them.
+        // Restoring an earlier checkpoint gives up the later ones of the same graph. The user may still hold those of
+        // another, and must be able to read them.
         if earlier && job.completed.len() > 1 {
             self.report.earlier_restores += 1;
             let later = job.completed.split_off(rng.random_range(1..job.completed.len()));
-            if redeployed {
-                self.retained.extend(later);
-            }
+            let graph = job.graph;
+            self.retained.extend(later.into_iter().filter(|checkpoint| redeployed || checkpoint.graph != graph));
         }
         job.graph += u64::from(redeployed);
         let checkpoint = job.completed.last().or(job.origin.as_ref()).cloned();

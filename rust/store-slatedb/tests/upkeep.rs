@@ -11,6 +11,12 @@ use weir_store::promises::{ALL, branch, commit, get, key, put, rows, run, whole}
 use weir_store::{Commit, Row, StateStore, Stores};
 use weir_store_slatedb::{BlockCache, CompactionPolicy, SlateConfig, SlateStores};
 
+/// The tests of this file count what the process holds, or what the disk does: one at a time.
+fn alone() -> impl Drop {
+    static ONE_AT_A_TIME: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+    ONE_AT_A_TIME.lock()
+}
+
 fn stores(directory: &TempDir, config: SlateConfig) -> Arc<dyn Stores> {
     let url = format!("file://{}", directory.path().display());
     Arc::new(SlateStores::new(&url, config).unwrap())
@@ -68,6 +74,7 @@ async fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn store_holds_what_the_last_version_needs() {
+    let _alone = alone();
     run(async {
         let directory = TempDir::new().unwrap();
         let min_age = Duration::from_millis(500);
@@ -114,6 +121,7 @@ fn store_holds_what_the_last_version_needs() {
 
 #[test]
 fn frequent_commits_do_not_stall() {
+    let _alone = alone();
     run(async {
         let directory = TempDir::new().unwrap();
         let stores = stores(&directory, SlateConfig::default());
@@ -135,6 +143,7 @@ fn frequent_commits_do_not_stall() {
 
 #[test]
 fn parent_is_let_go_when_its_rows_are_rewritten() {
+    let _alone = alone();
     run(async {
         let directory = TempDir::new().unwrap();
         let config = SlateConfig {
@@ -186,6 +195,7 @@ fn open_files() -> usize {
 
 #[test]
 fn forty_branches_share_threads_and_files() {
+    let _alone = alone();
     // As in the task manager: file I/O runs on Tokio's blocking threads, and the runtime bounds them.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -229,6 +239,7 @@ fn forty_branches_share_threads_and_files() {
 
 #[test]
 fn warm_get_is_ready_at_once() {
+    let _alone = alone();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let directory = TempDir::new().unwrap();
     let store = runtime.block_on(async {
@@ -255,6 +266,7 @@ fn warm_get_is_ready_at_once() {
 
 #[test]
 fn reads_during_merging_are_exact() {
+    let _alone = alone();
     run(async {
         let directory = TempDir::new().unwrap();
         let config = SlateConfig {

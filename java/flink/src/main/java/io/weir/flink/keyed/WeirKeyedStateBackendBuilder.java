@@ -43,13 +43,6 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
 
     private static final int QUEUE_CAPACITY = 128;
 
-    /**
-     * Versions of later checkpoints than the restored one are released on opening, since no
-     * checkpoint can have kept them; but not where an attempt opens again from a checkpoint of its
-     * own.
-     */
-    private static final long REAP_NOTHING = Long.MAX_VALUE;
-
     private final KeyedStateBackendParameters<K> parameters;
     private final WeirConfig config;
     private final String directory;
@@ -245,12 +238,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                 keyGroupRange.getStartKeyGroup(),
                 keyGroupRange.getEndKeyGroup(),
                 restored.sources(),
-                restored.isOf(attempt(branch)) ? REAP_NOTHING : restored.checkpoint(),
+                restored.checkpoint(),
                 restored.nextSequence());
-    }
-
-    /** The branch's attempt without the number of the opening. */
-    private static String attempt(String branch) {
-        return branch.substring(branch.lastIndexOf('/') + 1, branch.lastIndexOf('-'));
     }
 }

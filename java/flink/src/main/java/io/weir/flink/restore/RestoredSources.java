@@ -131,13 +131,6 @@ public final class RestoredSources {
         return payloads.stream().mapToLong(payload -> payload.nextSequence).max().orElse(0);
     }
 
-    /** Whether a source was written by the execution attempt of that name. */
-    public boolean isOf(String attempt) {
-        return sources.stream()
-                .map(source -> source.branch.substring(source.branch.lastIndexOf('/') + 1))
-                .anyMatch(name -> name.startsWith(attempt));
-    }
-
     /** 0 without sources. */
     public long checkpoint() {
         return payloads.stream().mapToLong(payload -> payload.checkpoint).max().orElse(0);
