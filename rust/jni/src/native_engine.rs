@@ -99,7 +99,6 @@ fn find_budget(handle: jlong) -> Result<Arc<MemoryBudget>> {
 // A backend's life.
 
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "one parameter of the native method each")]
 pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_open(
     env: *mut JNIEnv,
     _: jclass,

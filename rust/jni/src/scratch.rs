@@ -95,8 +95,9 @@ impl Scratch {
         let base = self.base;
         // The borrows of the input and of the two buffers are disjoint; the input is raw memory, so the compiler cannot
         // see it.
+        let this: *const Self = self;
         // SAFETY: as in `input`; `Answer` touches the header and the buffers only.
-        let parts = unsafe { &*(&raw const *self) }.input(lengths)?;
+        let parts = unsafe { &*this }.input(lengths)?;
         Ok((parts, Answer { base, value: &mut self.value, page: &mut self.page }))
     }
 }

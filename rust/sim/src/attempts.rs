@@ -15,7 +15,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    pub fn new(inner: Arc<dyn StateStore>) -> (Arc<dyn StateStore>, Crash) {
+    pub fn wrap(inner: Arc<dyn StateStore>) -> (Arc<dyn StateStore>, Crash) {
         let crashed = Arc::new(AtomicBool::new(false));
         (Arc::new(Self { inner: inner.clone(), crashed: crashed.clone() }), Crash { inner, crashed })
     }

@@ -45,6 +45,8 @@ pub struct Size {
     pub keys: u64,
     /// User keys of a map.
     pub user_keys: u32,
+    /// Whether operations scan rows by any prefix, which flushes all that is dirty.
+    pub scans: bool,
     pub budget_bytes: usize,
     pub working_set_bytes: Option<usize>,
     pub max_dirty_bytes: usize,
@@ -58,6 +60,7 @@ impl Size {
         let pick = |rng: &mut SmallRng, choices: &[usize]| choices[rng.random_range(0..choices.len())];
         Self {
             keys: if few { rng.random_range(1..5) } else { rng.random_range(5..40) },
+            scans: rng.random_bool(0.5),
             user_keys: if few { rng.random_range(1..8) } else { rng.random_range(8..64) },
             budget_bytes: pick(rng, &[2 << 10, 16 << 10, 1 << 20]),
             working_set_bytes: match pick(rng, &[0, 512, 1024, 2048, 8192]) {
@@ -80,8 +83,8 @@ pub struct Shared {
     pub defect: Option<weir_engine::Defect>,
     /// Numbers every write and every attempt.
     pub numbers: AtomicU64,
-    /// Stores of attempts that crashed.
-    pub crashed: Mutex<Vec<Arc<dyn StateStore>>>,
+    /// Branches and stores of attempts that crashed.
+    pub crashed: Mutex<Vec<(BranchName, Arc<dyn StateStore>)>>,
 }
 
 impl Shared {
@@ -94,6 +97,7 @@ pub struct Subtask {
     pub engine: Arc<KeyedEngine>,
     pub range: KeyGroupRange,
     pub oracle: Oracle,
+    branch: BranchName,
     crash: Crash,
 }
 
@@ -219,7 +223,7 @@ impl Subtask {
         report.displaced_values += stats.displaced_values;
         report.writer_waits += stats.writer_waits;
         if crash {
-            shared.crashed.lock().push(self.crash.crash());
+            shared.crashed.lock().push((self.branch, self.crash.crash()));
         } else {
             self.engine.close();
         }
@@ -242,7 +246,7 @@ fn open(shared: &Shared, job: &Job, index: u16, parallelism: u16, parts: &[Part]
     let branch = format!("{name}/op/{index}-of-{parallelism}/g{graph}_v_{index}_{attempt}-1");
     let branch = BranchName::parse(&branch).expect("made of allowed characters");
     let store = shared.runtime.block_on(shared.stores.open(&branch, range, &sources, restored))?;
-    let (store, crash) = Attempt::new(store);
+    let (store, crash) = Attempt::wrap(store);
     let size = &shared.size;
     let mut options = EngineOptions::new(range);
     options.working_set_bytes = size.working_set_bytes;
@@ -254,7 +258,7 @@ fn open(shared: &Shared, job: &Job, index: u16, parallelism: u16, parts: &[Part]
     options.stores = Some(shared.stores.clone());
     options.defect = shared.defect;
     let engine = KeyedEngine::new(store, options, shared.budget.clone(), shared.runtime.clone());
-    Ok(Subtask { engine, range, oracle, crash })
+    Ok(Subtask { engine, range, oracle, branch, crash })
 }
 
 /// A whole key, and where the prefix of its group ends; the whole length for a value row.
@@ -395,13 +399,18 @@ impl Subtask {
                 self.oracle.remove(&prefix);
             }
             80..92 => self.scan_group(shared, rng, &prefix, group)?,
-            92..98 => self.scan_rows(rng, &prefix, key_group, group)?,
-            _ => {
+            92..98 if size.scans => self.scan_rows(rng, &prefix, key_group, group)?,
+            98.. if size.scans || rng.random_bool(0.1) => {
                 let prefix = if rng.random_bool(0.5) { prefix } else { rows::state_prefix(key_group, group) };
                 let (found, expected) = (engine.delete_rows(&prefix)?, self.oracle.remove(&prefix));
                 if found != expected {
                     wrong!("delete_rows of {}: {found} rows, expected {expected}", show(&prefix));
                 }
+            }
+            _ => {
+                let value = rows::value(rng, shared.number());
+                engine.put(&value_key, &value)?;
+                self.oracle.rows.insert(value_key, value);
             }
         }
         Ok(())

@@ -40,6 +40,7 @@ counts! {
     aborts: "aborts",
     crashes: "crashes",
     zombie_writes: "writes of zombies",
+    orphans: "orphans of zombies",
     restores: "restores",
     earlier_restores: "… at an earlier version",
     rescales: "… rescaled",

@@ -34,7 +34,7 @@ pub fn state_prefix(key_group: u16, state: State) -> Vec<u8> {
 /// The whole key of a value row, or the prefix of a group.
 pub fn key(key_group: u16, state: State, key: u64) -> Vec<u8> {
     let mut bytes = state_prefix(key_group, state);
-    if key % 3 == 0 {
+    if key.is_multiple_of(3) {
         // As a string is encoded: one block, its last byte the number of bytes in it.
         bytes.push(2);
         bytes.extend_from_slice(&key.to_be_bytes());
