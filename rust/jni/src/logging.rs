@@ -106,6 +106,13 @@ fn level_number(level: Level) -> i32 {
     }
 }
 
+/// SlateDB's dispatcher calls it an error that its tasks end when a branch is closed under them, which every cancelled
+/// task does. What such an end means to a caller comes back as the error of its call.
+fn record_level(metadata: &log::Metadata<'_>) -> i32 {
+    let level = metadata.level() as i32;
+    if metadata.target() == "slatedb::dispatcher" { level.max(level_number(Level::DEBUG)) } else { level }
+}
+
 fn passes(level: i32) -> bool {
     level <= LEVEL.load(Ordering::Relaxed)
 }
@@ -156,12 +163,12 @@ impl Subscriber for ToJava {
 impl log::Log for ToJava {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
         // The `jni` crate traces each call that delivers a record.
-        passes(metadata.level() as i32) && !metadata.target().starts_with("jni::")
+        passes(record_level(metadata)) && !metadata.target().starts_with("jni::")
     }
 
     fn log(&self, record: &log::Record<'_>) {
         if log::Log::enabled(self, record.metadata()) {
-            deliver(record.level() as i32, record.target(), record.args().to_string());
+            deliver(record_level(record.metadata()), record.target(), record.args().to_string());
         }
     }
 
@@ -291,6 +298,8 @@ mod tests {
         let numbers = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE].map(level_number);
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
         assert_eq!(log::Level::Error as i32, 1);
+        let record = |target| record_level(&log::Metadata::builder().level(log::Level::Error).target(target).build());
+        assert_eq!((record("slatedb::dispatcher"), record("slatedb::compactor")), (4, 1));
         assert_eq!(log::Level::Trace as i32, 5);
     }
 }
