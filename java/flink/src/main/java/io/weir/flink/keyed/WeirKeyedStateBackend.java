@@ -55,6 +55,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.RunnableFuture;
 import java.util.stream.Stream;
 
@@ -419,9 +420,13 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             CheckpointOptions options)
             throws Exception {
         if (options.getCheckpointType().isSavepoint()) {
-            throw new UnsupportedOperationException(
-                    "Weir cannot write savepoints in the native format; take a checkpoint, or a"
-                            + " savepoint in the canonical format.");
+            // Refused in the asynchronous part: there a failure ends the savepoint, not the task.
+            return new FutureTask<>(
+                    () -> {
+                        throw new UnsupportedOperationException(
+                                "Weir cannot write savepoints in the native format; take a"
+                                        + " checkpoint, or a savepoint in the canonical format.");
+                    });
         }
         return new SnapshotStrategyRunner<>(
                         snapshots.description(),

@@ -11,6 +11,7 @@ import org.apache.flink.metrics.groups.UnregisteredMetricsGroup;
 import org.apache.flink.runtime.checkpoint.CheckpointOptions;
 import org.apache.flink.runtime.checkpoint.CheckpointType;
 import org.apache.flink.runtime.checkpoint.SavepointType;
+import org.apache.flink.runtime.checkpoint.SnapshotType;
 import org.apache.flink.runtime.operators.testutils.MockEnvironment;
 import org.apache.flink.runtime.state.AbstractKeyedStateBackend;
 import org.apache.flink.runtime.state.AbstractStateBackend;
@@ -107,14 +108,22 @@ final class Backends implements AutoCloseable {
     }
 
     KeyedStateHandle checkpoint(AbstractKeyedStateBackend<?> backend) throws Exception {
+        return snapshot(backend, CheckpointType.CHECKPOINT);
+    }
+
+    KeyedStateHandle nativeSavepoint(AbstractKeyedStateBackend<?> backend) throws Exception {
+        return snapshot(backend, SavepointType.savepoint(SavepointFormatType.NATIVE));
+    }
+
+    private KeyedStateHandle snapshot(AbstractKeyedStateBackend<?> backend, SnapshotType type)
+            throws Exception {
         RunnableFuture<SnapshotResult<KeyedStateHandle>> snapshot =
                 backend.snapshot(
                         ++checkpoint,
                         checkpoint,
                         streams(),
                         CheckpointOptions.alignedNoTimeout(
-                                CheckpointType.CHECKPOINT,
-                                CheckpointStorageLocationReference.getDefault()));
+                                type, CheckpointStorageLocationReference.getDefault()));
         snapshot.run();
         return snapshot.get().getJobManagerOwnedSnapshot();
     }

@@ -46,6 +46,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.UUID;
+import java.util.concurrent.ExecutionException;
 import java.util.stream.Collectors;
 import java.util.stream.LongStream;
 
@@ -134,6 +135,17 @@ class WeirKeyedStateBackendTest {
                 .containsExactlyInAnyOrderElementsOf(keysIn(range));
         assertThat(backend.getKeys(List.of("value", "list", "map"), VoidNamespace.INSTANCE))
                 .containsExactlyInAnyOrderElementsOf(keysIn(range));
+    }
+
+    @Test
+    void aNativeSavepointIsRefusedWhereOnlyTheSavepointFails() throws Exception {
+        AbstractKeyedStateBackend<Long> backend = weir(ALL);
+        add(backend, ALL, 1);
+        // From the future: an exception of `snapshot` itself would fail the task.
+        assertThatThrownBy(() -> backends.nativeSavepoint(backend))
+                .isInstanceOf(ExecutionException.class)
+                .hasMessageContaining("cannot write savepoints in the native format");
+        check(weir(ALL, backends.checkpoint(backend)), ALL, 1L);
     }
 
     @Test
