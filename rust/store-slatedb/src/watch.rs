@@ -150,7 +150,10 @@ impl Watch {
             return None;
         }
         let state = self.state.lock();
-        let lasting = state.failing.values().find(|f| f.last >= start && f.last - f.since >= self.timeout)?;
+        // Retries may lie further apart than the timeout, so that waiting counts as well as failing.
+        let waited = start.elapsed() >= self.timeout;
+        let lasts = |f: &Failing| f.last - f.since >= self.timeout || waited && f.since.elapsed() >= self.timeout;
+        let lasting = state.failing.values().find(|failing| failing.last >= start && lasts(failing))?;
         let Failing { since, path, cause, .. } = lasting;
         Some(StoreError::new(
             ErrorKind::Unavailable,

@@ -69,8 +69,8 @@ public final class WeirConfig implements Serializable {
                 read(
                         config,
                         WeirOptions.GC_MIN_AGE,
-                        value -> !value.isNegative(),
-                        "a duration, such as '5 min'");
+                        value -> value.toMillis() > 0,
+                        "a duration of at least a millisecond, such as '5 min'");
         read(
                 config,
                 WeirOptions.TIMER_SERVICE,
