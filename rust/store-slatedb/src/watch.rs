@@ -112,9 +112,7 @@ impl Watch {
                 Error::NotFound { .. }
                 | Error::AlreadyExists { .. }
                 | Error::Precondition { .. }
-                | Error::NotModified { .. }
-                | Error::NotSupported { .. }
-                | Error::NotImplemented { .. },
+                | Error::NotModified { .. },
             ) => {
                 self.succeeded.fetch_add(1, Ordering::Relaxed);
                 if self.any_failing.load(Ordering::Acquire) {
@@ -123,6 +121,7 @@ impl Watch {
                     self.any_failing.store(!state.failing.is_empty(), Ordering::Release);
                 }
             }
+            Err(error) if is_refusal(error) => {}
             Err(error) => {
                 let now = Instant::now();
                 let mut state = self.state.lock();
@@ -276,6 +275,11 @@ impl Watch {
     }
 }
 
+/// Says nothing of the disk: SlateDB asks first for what local files do not have, and then again without it.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::NotSupported { .. } | Error::NotImplemented { .. })
+}
+
 /// The folder of a database that a file lies in: `manifest`, `compacted`, …
 fn folder(path: &Path) -> String {
     let mut parts: Vec<_> = path.parts().collect();
@@ -336,7 +340,9 @@ impl ObjectStore for WatchedStore {
     async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         self.watch.check()?;
         let result = self.inner.put_multipart_opts(location, opts).await;
-        if let Err(error) = &result {
+        if let Err(error) = &result
+            && !is_refusal(error)
+        {
             self.watch.record::<()>(Direction::Write, location, &Err(repeat(error)));
         }
         let inner = result?;
