@@ -105,7 +105,7 @@ impl Watch {
         if self.is_off() { Err(off()) } else { Ok(()) }
     }
 
-    fn record<T>(&self, direction: Direction, path: &Path, result: &Result<T>) {
+    fn record<T>(&self, direction: Direction, path: &Path, result: Result<&T, &Error>) {
         match result {
             Ok(_)
             | Err(
@@ -299,7 +299,7 @@ impl WatchedStore {
     }
 
     fn recorded<T>(&self, direction: Direction, path: &Path, result: Result<T>) -> Result<T> {
-        self.watch.record(direction, path, &result);
+        self.watch.record(direction, path, result.as_ref());
         result
     }
 
@@ -340,10 +340,9 @@ impl ObjectStore for WatchedStore {
     async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         self.watch.check()?;
         let result = self.inner.put_multipart_opts(location, opts).await;
-        if let Err(error) = &result
-            && !is_refusal(error)
-        {
-            self.watch.record::<()>(Direction::Write, location, &Err(repeat(error)));
+        if result.is_err() {
+            // Only the parts and the end of an upload show that writing works.
+            self.watch.record(Direction::Write, location, result.as_ref());
         }
         let inner = result?;
         Ok(Box::new(WatchedUpload { inner, location: location.clone(), watch: self.watch.clone() }))
@@ -379,7 +378,7 @@ impl ObjectStore for WatchedStore {
         }
         let watch = self.watch.clone();
         let deleted = self.inner.delete_stream(locations);
-        deleted.inspect(move |result| watch.record(Direction::Write, &Path::default(), result)).boxed()
+        deleted.inspect(move |result| watch.record(Direction::Write, &Path::default(), result.as_ref())).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -387,7 +386,7 @@ impl ObjectStore for WatchedStore {
             return futures::stream::once(async { Err(error) }).boxed();
         }
         let (watch, location) = (self.watch.clone(), prefix.cloned().unwrap_or_default().join("list"));
-        self.inner.list(prefix).inspect(move |result| watch.record(Direction::Read, &location, result)).boxed()
+        self.inner.list(prefix).inspect(move |result| watch.record(Direction::Read, &location, result.as_ref())).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
@@ -409,11 +408,6 @@ impl ObjectStore for WatchedStore {
     }
 }
 
-/// `object_store::Error` cannot be cloned: its text, as an error of the same meaning to [`Watch::record`].
-fn repeat(error: &Error) -> Error {
-    Error::Generic { store: "object store", source: chain(error).into() }
-}
-
 struct WatchedUpload {
     inner: Box<dyn MultipartUpload>,
     location: Path,
@@ -433,13 +427,16 @@ impl MultipartUpload for WatchedUpload {
             return async { Err(error) }.boxed();
         }
         let (watch, location) = (self.watch.clone(), self.location.clone());
-        self.inner.put_part(data).inspect(move |result| watch.record(Direction::Write, &location, result)).boxed()
+        self.inner
+            .put_part(data)
+            .inspect(move |result| watch.record(Direction::Write, &location, result.as_ref()))
+            .boxed()
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
         self.watch.check()?;
         let result = self.inner.complete().await;
-        self.watch.record(Direction::Write, &self.location, &result);
+        self.watch.record(Direction::Write, &self.location, result.as_ref());
         result
     }
 

@@ -100,6 +100,18 @@ impl BranchName {
         let mut parts = self.0.split('/');
         std::array::from_fn(|_| parts.next().expect("four components were checked by parse"))
     }
+
+    /// Reads the attempt components, `<execution graph>_<rest>-<number of the opening>`. Two names without a graph are of
+    /// one run; two without an opening's number are two attempts.
+    pub fn kinship(&self, earlier: &BranchName) -> Kinship {
+        let ([.., own], [.., other]) = (self.components(), earlier.components());
+        let same_run = || own.split_once('_').map(|(graph, _)| graph) == other.split_once('_').map(|(graph, _)| graph);
+        match (own.rsplit_once('-'), other.rsplit_once('-')) {
+            (Some((own, _)), Some((other, _))) if own == other => Kinship::SameAttempt,
+            _ if same_run() => Kinship::SameRun,
+            _ => Kinship::OtherRun,
+        }
+    }
 }
 
 /// How the attempt of an earlier branch stands to one that opens a branch of the same job and operator.
@@ -111,20 +123,6 @@ pub enum Kinship {
     SameRun,
     /// Of another execution graph: a version may be one that a user retained.
     OtherRun,
-}
-
-impl BranchName {
-    /// Reads the attempt components, `<execution graph>_<rest>-<number of the opening>`. Two names without a graph are of
-    /// one run; two without an opening's number are two attempts.
-    pub fn kinship(&self, earlier: &BranchName) -> Kinship {
-        let ([.., own], [.., other]) = (self.components(), earlier.components());
-        let run = |attempt: &str| attempt.split_once('_').map(|(graph, _)| graph.to_owned());
-        match (own.rsplit_once('-'), other.rsplit_once('-')) {
-            (Some((own, _)), Some((other, _))) if own == other => Kinship::SameAttempt,
-            _ if run(own) == run(other) => Kinship::SameRun,
-            _ => Kinship::OtherRun,
-        }
-    }
 }
 
 impl fmt::Display for BranchName {
