@@ -193,7 +193,7 @@ class Cluster:
         script.write_text("".join(f"SET '{key}' = '{value}';\n" for key, value in settings.items()) + text)
         # A slow machine is no reason to give up: the client starts a JVM and plans the whole statement set.
         result = subprocess.run(
-            [self.flink / "bin" / "sql-client.sh", "-f", script],
+            [self.flink / "bin" / "sql-client.sh", "-f", script, "-hist", self.run / "tmp" / "sql-history"],
             env=self._environment(),
             cwd=self.run,
             stdin=subprocess.DEVNULL,

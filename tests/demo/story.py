@@ -70,7 +70,8 @@ class Story:
         }
         self.sql = self._template("job.sql", names)
         self.verdict = Verdict(self._template("expected.sql", {"input": str(run / "input")}), run / "output")
-        self.report = Report(self.working_set)
+        garbage = "merged files stay on disk for state.backend.weir.embedded.gc.min-age, 5 minutes, before they are removed"
+        self.report = Report(self.working_set, garbage if options.backend == "weir" else "")
         self.job: Job
 
     def run(self) -> Report:
@@ -80,6 +81,7 @@ class Story:
             self.rescale()
             self.finish()
         finally:
+            self.say("Stopping the cluster")
             self.feeder.stop()
             self.cluster.stop()
         return self.report
@@ -94,6 +96,7 @@ class Story:
         self.say(f"Flink's page: {self.cluster.page} (logs: {self.cluster.logs})")
         for table, title in self.verdict.titles.items():
             self.say(f"  query {table}: {title}")
+        self.say("Flink's SQL client plans the queries")
         self._submit("start", BEFORE)
         self.job.wait_running()
         self.say(f"The job runs at parallelism {BEFORE}: {self.cluster.page}/#/job/running/{self.job.id}/checkpoints")
@@ -114,8 +117,8 @@ class Story:
         self.report.kill, self.report.left_at_kill = kill, self.feeder.left
         self.say(
             f"Killed {kill.process} (kill -9 {kill.pid}) while checkpoint {kill.checkpoint} had {kill.acknowledged} of "
-            f"{kill.subtasks} subtasks, which then never completed; {self.feeder.left} of {len(self.feeder.steps)} "
-            "files of input were to come. A new TaskManager starts"
+            f"{kill.subtasks} subtasks; that checkpoint never completed. {self.feeder.left} of "
+            f"{len(self.feeder.steps)} files of input were to come. A new TaskManager starts"
         )
         self._restored("kill -9", published, kill.at)
         self.feeder.allow(STOP_AT)
@@ -134,6 +137,7 @@ class Story:
         published, at = set(self.verdict.published()), time.time()
         last, address = self.job.cancel()
         self.say(f"Stopped the job; it starts again from checkpoint {last} at parallelism {AFTER}")
+        self.say("Flink's SQL client plans the queries again")
         self._submit("restart", AFTER, **{"execution.state-recovery.path": address})
         self.feeder.allow(STOP_AT + MEANWHILE)
         self._restored(f"parallelism {BEFORE} to {AFTER}", published, at)
@@ -150,6 +154,7 @@ class Story:
         # roll its last file a checkpoint later.
         for _ in range(5):
             self._two_checkpoints()
+            self.say("DuckDB computes the queries and compares every row")
             self.report.results = self.verdict.compare()
             if all(result.equal for result in self.report.results):
                 break
@@ -171,7 +176,9 @@ class Story:
     def _progress(self) -> str:
         last = self.job.completed()[-1:]
         checkpoint = (
-            f"checkpoint {last[0].id}: {mb(last[0].state)} in {last[0].seconds:.1f} s" if last else "no checkpoint yet"
+            f"checkpoint {last[0].id}: {mb(last[0].state)} in {last[0].seconds:.1f} s"
+            if last
+            else f"no checkpoint at parallelism {self.job.parallelism} yet"
         )
         return (
             f"{self.feeder.given} of {len(self.feeder.steps)} files given, "
@@ -205,14 +212,22 @@ class Story:
     def _restored(self, what: str, published: set[Path], since: float) -> None:
         """Waits for a restore and for a result file that was written to after `since` and is published."""
 
+        running = 0.0
+
         def found() -> bool:
+            nonlocal running
+            if not running and self.job.restored() and self.job.running():
+                running = time.time() - since
             files = self.verdict.published().items()
-            return self.job.restored() > 0 and any(path not in published and written > since for path, written in files)
+            return running > 0 and any(path not in published and written > since for path, written in files)
 
         self._until(found, "the first new result", 600, pause=0.2)
-        restore = Restore(what, self.job.restored(), time.time() - since)
+        restore = Restore(what, self.job.restored(), running, time.time() - since)
         self.report.restores.append(restore)
-        self.say(f"Checkpoint {restore.checkpoint} was restored; first new result after {restore.seconds:.1f} s")
+        self.say(
+            f"Checkpoint {restore.checkpoint} was restored: all tasks ran again after {running:.1f} s, "
+            f"the first new result was published after {restore.seconds:.1f} s"
+        )
 
     def _template(self, name: str, values: dict[str, str]) -> str:
         """The text of an SQL file of this folder, filled in; without --big, without the parts that are for it."""
