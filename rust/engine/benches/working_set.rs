@@ -1,4 +1,4 @@
-//! The working set: reads and writes that hit, scans of groups, freezes, flushes and evictions. The store keeps nothing,
+//! The working set: reads and writes that hit, scans of groups, timers, freezes, flushes and evictions. The store keeps nothing,
 //! so that what is measured is the engine. Times are those of the task thread on a processor, which other load on the
 //! machine disturbs less than the clock on the wall; only `flush_100k` is the pipeline's work and measured by that clock.
 
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BatchSize, Throughput, criterion_group, criterion_main};
+use weir_engine::encoding::{sequence_suffix, state_prefix};
 use weir_engine::{EngineOptions, KeyedEngine, MemoryBudget};
 use weir_store::KeyGroupRange;
 
@@ -224,6 +225,45 @@ fn groups(c: &mut Criterion) {
     engine.close();
 }
 
+/// Rows in the shape of timers: a group a key group, whose suffixes are a timestamp and a key, polled in their order.
+fn timers(c: &mut Criterion) {
+    const QUEUED: u64 = 1_000_000;
+    const HORIZON: u64 = 3_600_000;
+    let bench = Bench::new();
+    let engine = bench.engine(1 << 30, 1 << 30);
+    let prefix = |key_group: u16| state_prefix(key_group, 7);
+    let add = |now: u64, state: &mut u64| {
+        let key = random(state);
+        let mut suffix = sequence_suffix(now + 1 + random(state) % HORIZON).to_vec();
+        suffix.extend(sequence_suffix(key));
+        engine.group_put(&prefix((key % 128) as u16), &suffix, &[]).unwrap();
+    };
+    let (mut state, mut now) = (1, 0);
+    (0..QUEUED).for_each(|_| add(0, &mut state));
+    let mut group = c.benchmark_group("timers");
+    // The head of every key group, as a queue over them keeps it, a page at a time.
+    let mut heads: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 128];
+    let mut page = Vec::new();
+    group.bench_function("poll_and_add_of_1M", |b| {
+        b.iter(|| {
+            let key_group = (random(&mut state) % 128) as u16;
+            let head = &mut heads[usize::from(key_group)];
+            if head.is_empty() {
+                page.clear();
+                engine.group_page(&prefix(key_group), None, 32 * 26, &mut page).unwrap();
+                head.extend(common::parse_page(&page).into_iter().map(|(suffix, _)| suffix).rev());
+            }
+            if let Some(suffix) = head.pop() {
+                engine.group_delete(&prefix(key_group), &suffix).unwrap();
+                now += 1;
+            }
+            add(now + HORIZON, &mut state);
+        })
+    });
+    group.finish();
+    engine.close();
+}
+
 fn epochs(c: &mut Criterion) {
     const DIRTY: u64 = 100_000;
     let bench = Bench::new();
@@ -306,5 +346,5 @@ fn short() -> Criterion {
         .without_plots()
 }
 
-criterion_group!(name = benches; config = short(); targets = points, groups, epochs, evictions);
+criterion_group!(name = benches; config = short(); targets = points, groups, timers, epochs, evictions);
 criterion_main!(benches);
