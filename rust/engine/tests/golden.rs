@@ -3,8 +3,9 @@
 //!
 //! A line: name, type, value and hex of the encoding, separated by tabs. Types: `tinyint`, `smallint`, `int`, `bigint`,
 //! `string` (the value is UTF-8, with `\xHH` for bytes below 32, tabs and backslashes), `binary` (hex), `sequence`, columns joined
-//! by `+` with values joined by `|`, `state` (a name; the encoding is its id), and `row` (key group | state name | key |
-//! user key or sequence, each written `type:value`). A null is `NULL`, unlike the string that is written `\x4eULL`.
+//! by `+` with values joined by `|`, `state` (a name; the encoding is its id), `row` (key group | state name | key |
+//! user key or sequence, each written `type:value`) and `timer` (key group | name of the queue | timestamp | key | namespace).
+//! A null is `NULL`, unlike the string that is written `\x4eULL`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -189,6 +190,8 @@ fn columns() -> Vec<(String, Vec<Column>)> {
     all
 }
 
+const EVENT_TIMERS: &str = "_timer_state/event_user-timers";
+
 /// The first four bytes of the SHA-256 of the name.
 fn state_id(name: &str) -> u32 {
     u32::from_be_bytes(sha256(name.as_bytes())[..4].try_into().unwrap())
@@ -198,7 +201,8 @@ struct WholeRow {
     name: &'static str,
     key_group: u16,
     state: &'static str,
-    /// Key, then namespace (none if void), then user key or sequence (none for a value).
+    /// Key, then namespace (none if void), then user key or sequence (none for a value); of a timer its timestamp, key and
+    /// namespace.
     parts: Vec<Vec<Column>>,
 }
 
@@ -226,6 +230,26 @@ fn whole_rows() -> Vec<WholeRow> {
         row("row-list", 99, "events", vec![vec![text("carol")], vec![], vec![Sequence(12_345)]]),
         row("row-key-binary", 3, "größe", vec![vec![Binary(Some(vec![0, 255, 0, 1]))]]),
         row("row-key-columns", 64, "join-left", vec![vec![text("x"), BigInt(Some(1)), Int(None)]]),
+        row("row-queue-element", 9, "queue", vec![vec![Binary(Some(vec![128, 0, 0, 7, 255]))]]),
+        row(
+            "timer-void",
+            12,
+            EVENT_TIMERS,
+            vec![vec![BigInt(Some(1_700_000_000_000))], vec![BigInt(Some(-5))], vec![]],
+        ),
+        row("timer-first", 0, EVENT_TIMERS, vec![vec![BigInt(Some(i64::MIN))], vec![text("")], vec![]]),
+        row("timer-last", 127, EVENT_TIMERS, vec![vec![BigInt(Some(i64::MAX))], vec![text("dave")], vec![text("ns")]]),
+        row(
+            "timer-window",
+            31,
+            EVENT_TIMERS,
+            vec![
+                vec![BigInt(Some(59_999))],
+                vec![Int(Some(6))],
+                // The window's serializer: start and end.
+                vec![Binary(Some([0_i64, 60_000].iter().flat_map(|time| time.to_be_bytes()).collect()))],
+            ],
+        ),
     ]
 }
 
@@ -249,7 +273,8 @@ fn lines(encode: impl Fn(&[Column]) -> Vec<u8>) -> String {
             let texts: Vec<_> = part.iter().map(|column| format!("{}:{}", column.type_name(), column.text())).collect();
             values.push(texts.join("+"));
         }
-        writeln!(out, "{}\trow\t{}\t{}", row.name, values.join("|"), hex(&bytes)).unwrap();
+        let kind = if row.name.starts_with("timer") { "timer" } else { "row" };
+        writeln!(out, "{}\t{kind}\t{}\t{}", row.name, values.join("|"), hex(&bytes)).unwrap();
     }
     out
 }

@@ -33,6 +33,7 @@ public final class WeirConfig implements Serializable {
     private final Duration storeTimeout;
     private final int runtimeThreads;
     private final Duration gcMinAge;
+    private final WeirOptions.TimerService timerService;
 
     private WeirConfig(ReadableConfig config) {
         store = read(config, WeirOptions.STORE, value -> true, names(WeirOptions.Store.values()));
@@ -71,11 +72,12 @@ public final class WeirConfig implements Serializable {
                         WeirOptions.GC_MIN_AGE,
                         value -> value.toMillis() > 0,
                         "a duration of at least a millisecond, such as '5 min'");
-        read(
-                config,
-                WeirOptions.TIMER_SERVICE,
-                value -> true,
-                names(WeirOptions.TimerService.values()));
+        timerService =
+                read(
+                        config,
+                        WeirOptions.TIMER_SERVICE,
+                        value -> true,
+                        names(WeirOptions.TimerService.values()));
     }
 
     /**
@@ -133,6 +135,10 @@ public final class WeirConfig implements Serializable {
 
     public WeirOptions.Store store() {
         return store;
+    }
+
+    public WeirOptions.TimerService timerService() {
+        return timerService;
     }
 
     /** Null if not set. */

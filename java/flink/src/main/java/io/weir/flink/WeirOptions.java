@@ -25,6 +25,8 @@ public final class WeirOptions {
 
     /** Where timers are kept. */
     public enum TimerService {
+        /** In the engine: in memory within the budget, the rest in the store. */
+        ENGINE,
         /** On the Java heap. */
         HEAP
     }
@@ -110,10 +112,12 @@ public final class WeirOptions {
     public static final ConfigOption<TimerService> TIMER_SERVICE =
             ConfigOptions.key(PREFIX + "timer-service.factory")
                     .enumType(TimerService.class)
-                    .defaultValue(TimerService.HEAP)
+                    .defaultValue(TimerService.ENGINE)
                     .withDescription(
-                            "Where timers are kept: 'heap', on the Java heap, from where Flink"
-                                    + " writes them in the synchronous part of a checkpoint.");
+                            "Where timers are kept: 'engine', as rows beside those of the state,"
+                                + " within the memory budget and else in the store; 'heap', all on"
+                                + " the Java heap, from where Flink writes them in the synchronous"
+                                + " part of a checkpoint. A restore moves them if it changes.");
 
     private WeirOptions() {}
 }

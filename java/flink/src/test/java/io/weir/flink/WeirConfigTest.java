@@ -40,7 +40,7 @@ class WeirConfigTest {
         "state.backend.weir.runtime.threads, 65, from 1 to 64",
         "state.backend.weir.runtime.threads, two, from 1 to 64",
         "state.backend.weir.embedded.gc.min-age, never, a duration",
-        "state.backend.weir.timer-service.factory, rocksdb, 'heap'"
+        "state.backend.weir.timer-service.factory, rocksdb, 'engine' or 'heap'"
     })
     void aWrongValueIsRefusedWithOptionValueAndWhatIsAllowed(
             String key, String value, String allowed) {

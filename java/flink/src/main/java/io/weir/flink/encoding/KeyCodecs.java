@@ -10,6 +10,7 @@ import org.apache.flink.api.common.typeutils.base.StringSerializer;
 import org.apache.flink.api.java.tuple.Tuple;
 import org.apache.flink.api.java.typeutils.runtime.TupleSerializer;
 import org.apache.flink.runtime.state.VoidNamespaceSerializer;
+import org.apache.flink.streaming.api.operators.TimerSerializer;
 
 import java.util.List;
 
@@ -59,6 +60,22 @@ public final class KeyCodecs {
         return serializer instanceof VoidNamespaceSerializer
                 ? cast(new VoidCodec())
                 : forUserKey(serializer);
+    }
+
+    /**
+     * The codec of an element of a queue: of a timer its columns, of anything else the bytes of its
+     * serializer, which Flink demands to order as the elements do.
+     */
+    public static <T> KeyCodec<T> forElement(TypeSerializer<T> serializer) {
+        return serializer instanceof TimerSerializer
+                ? cast(timer((TimerSerializer<?, ?>) serializer))
+                : new SerializerCodec<>(serializer);
+    }
+
+    private static <K, N> KeyCodec<?> timer(TimerSerializer<K, N> serializer) {
+        return new TimerCodec<>(
+                forKey(serializer.getKeySerializer()),
+                forNamespace(serializer.getNamespaceSerializer()));
     }
 
     private static <T> KeyCodec<T> column(TypeSerializer<T> serializer) {

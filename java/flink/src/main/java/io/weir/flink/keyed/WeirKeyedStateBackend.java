@@ -12,6 +12,7 @@ import io.weir.flink.state.WeirListState;
 import io.weir.flink.state.WeirMapState;
 import io.weir.flink.state.WeirReducingState;
 import io.weir.flink.state.WeirValueState;
+import io.weir.flink.timers.HeapTimers;
 
 import org.apache.flink.api.common.ExecutionConfig;
 import org.apache.flink.api.common.state.State;
@@ -28,11 +29,11 @@ import org.apache.flink.runtime.checkpoint.SnapshotType;
 import org.apache.flink.runtime.query.TaskKvStateRegistry;
 import org.apache.flink.runtime.state.AbstractKeyedStateBackend;
 import org.apache.flink.runtime.state.CheckpointStreamFactory;
-import org.apache.flink.runtime.state.HeapPriorityQueuesManager;
 import org.apache.flink.runtime.state.KeyGroupedInternalPriorityQueue;
 import org.apache.flink.runtime.state.Keyed;
 import org.apache.flink.runtime.state.KeyedStateHandle;
 import org.apache.flink.runtime.state.PriorityComparable;
+import org.apache.flink.runtime.state.PriorityQueueSetFactory;
 import org.apache.flink.runtime.state.RegisteredKeyValueStateBackendMetaInfo;
 import org.apache.flink.runtime.state.SavepointResources;
 import org.apache.flink.runtime.state.SnapshotExecutionType;
@@ -41,6 +42,7 @@ import org.apache.flink.runtime.state.SnapshotStrategyRunner;
 import org.apache.flink.runtime.state.StateSnapshotTransformer.StateSnapshotTransformFactory;
 import org.apache.flink.runtime.state.StreamCompressionDecorator;
 import org.apache.flink.runtime.state.heap.HeapPriorityQueueElement;
+import org.apache.flink.runtime.state.heap.HeapPriorityQueueSnapshotRestoreWrapper;
 import org.apache.flink.runtime.state.metrics.LatencyTrackingStateConfig;
 import org.apache.flink.runtime.state.metrics.SizeTrackingStateConfig;
 import org.apache.flink.runtime.state.ttl.TtlTimeProvider;
@@ -60,8 +62,8 @@ import java.util.concurrent.RunnableFuture;
 import java.util.stream.Stream;
 
 /**
- * The keyed state of one subtask of an operator: rows of a native {@link Engine}, timers on the
- * heap.
+ * The keyed state of one subtask of an operator: rows of a native {@link Engine}, timers too unless
+ * they are kept on the heap.
  *
  * <p>{@link #dispose} and {@link #close} may come in any order and more than once.
  */
@@ -78,13 +80,16 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
     private final StateContext<K> stateContext;
     private final RegisteredStates states;
     private final Map<String, AbstractWeirState<K, ?, ?>> created = new HashMap<>();
-    private final HeapPriorityQueuesManager queues;
+    private final PriorityQueueSetFactory timers;
+    private final boolean timersOnHeap;
+    private final Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> heapQueues;
     private final WeirSnapshotStrategy<K> snapshots;
     private boolean disposed;
 
     /**
      * @param memory the backend's share of the slot's memory, given back on {@link #dispose}
      * @param states what was restored
+     * @param timers makes the queues of timers, in the engine or on the heap
      */
     WeirKeyedStateBackend(
             TaskKvStateRegistry kvStateRegistry,
@@ -100,7 +105,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             Engine engine,
             AutoCloseable memory,
             RegisteredStates states,
-            HeapPriorityQueuesManager queues,
+            PriorityQueueSetFactory timers,
             WeirSnapshotStrategy<K> snapshots) {
         super(
                 kvStateRegistry,
@@ -117,9 +122,16 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
         this.memory = memory;
         this.encodedKey = keyContext;
         this.states = states;
-        this.queues = queues;
+        this.timers = timers;
+        this.timersOnHeap = timers instanceof HeapTimers;
+        this.heapQueues = timersOnHeap ? ((HeapTimers) timers).queues() : Map.of();
         this.snapshots = snapshots;
         this.stateContext = new StateContext<>(engine, keyContext, keySerializer, keyGroupRange);
+    }
+
+    /** For tests. */
+    Engine engine() {
+        return engine;
     }
 
     // ---------------- keys
@@ -395,19 +407,19 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
                     String name,
                     TypeSerializer<T> elementSerializer,
                     boolean allowFutureMetadataUpdates) {
-        return queues.createOrUpdate(name, elementSerializer, allowFutureMetadataUpdates);
+        return timers.create(name, elementSerializer, allowFutureMetadataUpdates);
     }
 
     /** Flink writes timers on the heap itself, except to a savepoint. */
     @Override
     public boolean requiresLegacySynchronousTimerSnapshots(SnapshotType type) {
-        return !type.isSavepoint();
+        return timersOnHeap && !type.isSavepoint();
     }
 
     /** Timers on the heap keep the key objects that they were made with. */
     @Override
     public boolean isSafeToReuseKVState() {
-        return false;
+        return !timersOnHeap;
     }
 
     // ---------------- snapshots
@@ -447,7 +459,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
                         keySerializer,
                         keyGroupCompressionDecorator,
                         states,
-                        queues.getRegisteredPQStates()),
+                        heapQueues),
                 SnapshotExecutionType.SYNCHRONOUS);
     }
 

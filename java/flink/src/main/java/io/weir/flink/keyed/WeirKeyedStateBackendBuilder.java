@@ -12,18 +12,18 @@ import io.weir.flink.restore.RestoredMetadata;
 import io.weir.flink.restore.RestoredSources;
 import io.weir.flink.snapshot.Payload;
 import io.weir.flink.snapshot.WeirSnapshotStrategy;
+import io.weir.flink.timers.EngineTimers;
+import io.weir.flink.timers.HeapTimers;
 
 import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.core.fs.CloseableRegistry;
 import org.apache.flink.runtime.memory.OpaqueMemoryResource;
 import org.apache.flink.runtime.state.AbstractKeyedStateBackendBuilder;
 import org.apache.flink.runtime.state.BackendBuildingException;
-import org.apache.flink.runtime.state.HeapPriorityQueuesManager;
+import org.apache.flink.runtime.state.PriorityQueueSetFactory;
 import org.apache.flink.runtime.state.SavepointKeyedStateHandle;
 import org.apache.flink.runtime.state.StateBackend.KeyedStateBackendParameters;
 import org.apache.flink.runtime.state.StreamCompressionDecorator;
-import org.apache.flink.runtime.state.heap.HeapPriorityQueueSetFactory;
-import org.apache.flink.runtime.state.heap.HeapPriorityQueueSnapshotRestoreWrapper;
 import org.apache.flink.runtime.state.metrics.LatencyTrackingStateConfig;
 import org.apache.flink.runtime.state.metrics.SizeTrackingStateConfig;
 import org.apache.flink.util.IOUtils;
@@ -31,7 +31,6 @@ import org.apache.flink.util.StateMigrationException;
 
 import java.io.Closeable;
 import java.io.IOException;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -40,8 +39,6 @@ import java.util.Map;
  * on it.
  */
 public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBackendBuilder<K> {
-
-    private static final int QUEUE_CAPACITY = 128;
 
     private final KeyedStateBackendParameters<K> parameters;
     private final WeirConfig config;
@@ -98,19 +95,8 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                             keyGroupRange,
                             numberOfKeyGroups);
             RegisteredStates states = new RegisteredStates();
-            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues = new LinkedHashMap<>();
-            HeapPriorityQueueSetFactory queueFactory =
-                    new HeapPriorityQueueSetFactory(
-                            keyGroupRange, numberOfKeyGroups, QUEUE_CAPACITY);
             RestoredMetadata<K> metadata =
-                    new RestoredMetadata<>(
-                            userCodeClassLoader,
-                            keySerializerProvider,
-                            states,
-                            queues,
-                            queueFactory,
-                            keyGroupRange,
-                            numberOfKeyGroups);
+                    new RestoredMetadata<>(userCodeClassLoader, keySerializerProvider, states);
             for (Payload payload : restored.payloads()) {
                 metadata.add(payload);
             }
@@ -123,7 +109,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
             if (canonical) {
                 importSavepoint(engine, metadata, states);
             }
-            return backend(engine, root, states, queues, queueFactory);
+            return backend(engine, root, states, timers(engine, states));
         } catch (Exception | Error e) {
             IOUtils.closeQuietly(engine);
             if (e instanceof Error) {
@@ -157,12 +143,21 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
         }
     }
 
+    private PriorityQueueSetFactory timers(Engine engine, RegisteredStates states)
+            throws IOException {
+        if (config.timerService() == WeirOptions.TimerService.ENGINE) {
+            return new EngineTimers(engine, states, keyGroupRange, numberOfKeyGroups);
+        }
+        HeapTimers timers = new HeapTimers(keyGroupRange, numberOfKeyGroups);
+        try (Closeable ignored =
+                cancelStreamRegistry.registerCloseableTemporarily(engine::cancel)) {
+            timers.takeFrom(engine, states);
+        }
+        return timers;
+    }
+
     private WeirKeyedStateBackend<K> backend(
-            Engine engine,
-            String root,
-            RegisteredStates states,
-            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues,
-            HeapPriorityQueueSetFactory queueFactory)
+            Engine engine, String root, RegisteredStates states, PriorityQueueSetFactory timers)
             throws IOException {
         TypeSerializer<K> keySerializer = keySerializerProvider.currentSchemaSerializer();
         KeyCodec<K> keyCodec = KeyCodecs.forKey(keySerializer);
@@ -185,8 +180,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                 engine,
                 memory,
                 states,
-                new HeapPriorityQueuesManager(
-                        queues, queueFactory, keyGroupRange, numberOfKeyGroups),
+                timers,
                 new WeirSnapshotStrategy<>(
                         engine,
                         root,
@@ -196,7 +190,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                         keySerializer,
                         keyCodec.id(),
                         states,
-                        queues));
+                        timers instanceof HeapTimers ? ((HeapTimers) timers).queues() : Map.of()));
     }
 
     /**

@@ -3,6 +3,7 @@ package io.weir.flink.restore;
 import io.weir.flink.encoding.KeyCodec;
 import io.weir.flink.encoding.KeyCodecs;
 import io.weir.flink.encoding.RowKey;
+import io.weir.flink.keyed.RegisteredQueue;
 import io.weir.flink.keyed.RegisteredState;
 import io.weir.flink.keyed.RegisteredStates;
 import io.weir.flink.nativelib.Engine;
@@ -17,8 +18,6 @@ import org.apache.flink.runtime.state.KeyGroupRange;
 import org.apache.flink.runtime.state.KeyedStateHandle;
 import org.apache.flink.runtime.state.ListDelimitedSerializer;
 import org.apache.flink.runtime.state.StateSerializerProvider;
-import org.apache.flink.runtime.state.heap.HeapPriorityQueueElement;
-import org.apache.flink.runtime.state.heap.HeapPriorityQueueSnapshotRestoreWrapper;
 import org.apache.flink.runtime.state.metainfo.StateMetaInfoSnapshot;
 import org.apache.flink.runtime.state.restore.FullSnapshotRestoreOperation;
 import org.apache.flink.runtime.state.restore.KeyGroup;
@@ -71,7 +70,7 @@ public final class CanonicalRestore<K> {
     }
 
     /**
-     * Writes every row of the handles to the engine, and their timers to the queues.
+     * Writes every entry of the handles to the engine, timers included.
      *
      * @throws StateMigrationException if the job's key serializer cannot read the keys
      */
@@ -113,22 +112,24 @@ public final class CanonicalRestore<K> {
                 new CanonicalKeys<>(keySerializer.currentSchemaSerializer(), numberOfKeyGroups);
         if (snapshot.getBackendStateType()
                 == StateMetaInfoSnapshot.BackendStateType.PRIORITY_QUEUE) {
-            return timers(metadata.addQueue(snapshot), keys);
+            metadata.addCanonicalQueue(snapshot);
+            return timers(states.queue(snapshot.getName()), keys, engine);
         }
         metadata.addCanonicalState(snapshot);
         return rows(states.get(snapshot.getName()), keys, engine);
     }
 
-    @SuppressWarnings("unchecked")
-    private Importer timers(
-            HeapPriorityQueueSnapshotRestoreWrapper<?> queue, CanonicalKeys<K> keys) {
-        HeapPriorityQueueSnapshotRestoreWrapper<HeapPriorityQueueElement> timers =
-                (HeapPriorityQueueSnapshotRestoreWrapper<HeapPriorityQueueElement>) queue;
+    private <T> Importer timers(RegisteredQueue<T> queue, CanonicalKeys<K> keys, Engine engine) {
+        TypeSerializer<T> serializer = queue.metaInfo().getElementSerializer();
+        KeyCodec<T> codec = queue.codec();
         return (entry, keyGroup) -> {
             key.setBuffer(entry.getKey());
             keys.skipKeyGroup(key);
-            timers.getPriorityQueue()
-                    .add(timers.getMetaInfo().getElementSerializer().deserialize(key));
+            row.start(keyGroup);
+            row.setStateId(queue.id());
+            codec.write(serializer.deserialize(key), row);
+            output.clear();
+            engine.groupPut(row, RowKey.HEADER_BYTES, output);
         };
     }
 

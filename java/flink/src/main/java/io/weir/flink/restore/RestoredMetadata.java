@@ -2,29 +2,21 @@ package io.weir.flink.restore;
 
 import io.weir.flink.errors.CorruptHandleException;
 import io.weir.flink.errors.StateKindMismatchException;
+import io.weir.flink.keyed.RegisteredQueue;
 import io.weir.flink.keyed.RegisteredState;
 import io.weir.flink.keyed.RegisteredStates;
 import io.weir.flink.snapshot.Payload;
 
 import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.common.typeutils.TypeSerializerSchemaCompatibility;
-import org.apache.flink.runtime.state.KeyExtractorFunction;
-import org.apache.flink.runtime.state.KeyGroupRange;
-import org.apache.flink.runtime.state.Keyed;
 import org.apache.flink.runtime.state.KeyedBackendSerializationProxy;
-import org.apache.flink.runtime.state.PriorityComparable;
 import org.apache.flink.runtime.state.RegisteredKeyValueStateBackendMetaInfo;
 import org.apache.flink.runtime.state.RegisteredPriorityQueueStateBackendMetaInfo;
 import org.apache.flink.runtime.state.StateSerializerProvider;
-import org.apache.flink.runtime.state.heap.HeapPriorityQueueElement;
-import org.apache.flink.runtime.state.heap.HeapPriorityQueueSet;
-import org.apache.flink.runtime.state.heap.HeapPriorityQueueSetFactory;
-import org.apache.flink.runtime.state.heap.HeapPriorityQueueSnapshotRestoreWrapper;
 import org.apache.flink.runtime.state.metainfo.StateMetaInfoSnapshot;
 import org.apache.flink.util.StateMigrationException;
 
 import java.io.IOException;
-import java.util.Map;
 
 /** Brings back what payloads say of states and serializers, and checks it against the job. */
 public final class RestoredMetadata<K> {
@@ -32,33 +24,19 @@ public final class RestoredMetadata<K> {
     private final ClassLoader userCodeClassLoader;
     private final StateSerializerProvider<K> keySerializer;
     private final RegisteredStates states;
-    private final Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues;
-    private final HeapPriorityQueueSetFactory queueFactory;
-    private final KeyGroupRange range;
-    private final int numberOfKeyGroups;
     private boolean keySerializerChecked;
 
     /**
      * @param keySerializer learns of the previous key serializer
-     * @param states receives the states
-     * @param queues receives timers' queues, which are empty: Flink restores timers on the heap
-     *     itself
+     * @param states receives the states, and the queues of timers wherever those are to be kept
      */
     public RestoredMetadata(
             ClassLoader userCodeClassLoader,
             StateSerializerProvider<K> keySerializer,
-            RegisteredStates states,
-            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues,
-            HeapPriorityQueueSetFactory queueFactory,
-            KeyGroupRange range,
-            int numberOfKeyGroups) {
+            RegisteredStates states) {
         this.userCodeClassLoader = userCodeClassLoader;
         this.keySerializer = keySerializer;
         this.states = states;
-        this.queues = queues;
-        this.queueFactory = queueFactory;
-        this.range = range;
-        this.numberOfKeyGroups = numberOfKeyGroups;
     }
 
     /**
@@ -73,16 +51,35 @@ public final class RestoredMetadata<K> {
         for (StateMetaInfoSnapshot snapshot : serializers.getStateMetaInfoSnapshots()) {
             if (snapshot.getBackendStateType()
                     == StateMetaInfoSnapshot.BackendStateType.PRIORITY_QUEUE) {
-                addQueue(snapshot);
+                addQueue(payload, new RegisteredPriorityQueueStateBackendMetaInfo<>(snapshot));
             } else {
                 addState(payload, new RegisteredKeyValueStateBackendMetaInfo<>(snapshot));
             }
         }
     }
 
-    /** Takes over a queue of timers; empty, unless it is known already. */
-    public HeapPriorityQueueSnapshotRestoreWrapper<?> addQueue(StateMetaInfoSnapshot snapshot) {
-        return queues.computeIfAbsent(snapshot.getName(), name -> queue(snapshot));
+    /**
+     * Takes over a queue. Without columns it was on the heap: the rows have none of its timers, and
+     * Flink restores them itself.
+     */
+    private void addQueue(Payload payload, RegisteredPriorityQueueStateBackendMetaInfo<?> metaInfo)
+            throws StateMigrationException {
+        Payload.StateColumns columns = payload.columns(metaInfo.getName());
+        RegisteredQueue<?> known = states.queue(metaInfo.getName());
+        if (columns != null && (known == null || !known.isRestored())) {
+            states.putQueue(new RegisteredQueue<>(metaInfo, columns.namespaceCodec, true));
+        } else if (known == null) {
+            states.putQueue(RegisteredQueue.of(metaInfo, false));
+        }
+    }
+
+    /** Takes over a queue of a canonical savepoint, whose timers are going to be rows. */
+    public void addCanonicalQueue(StateMetaInfoSnapshot snapshot) throws StateMigrationException {
+        if (states.queue(snapshot.getName()) == null) {
+            states.putQueue(
+                    RegisteredQueue.of(
+                            new RegisteredPriorityQueueStateBackendMetaInfo<>(snapshot), true));
+        }
     }
 
     /**
@@ -158,15 +155,5 @@ public final class RestoredMetadata<K> {
                                 payload.keyCodec, codec));
             }
         }
-    }
-
-    private <T extends HeapPriorityQueueElement & PriorityComparable<? super T> & Keyed<?>>
-            HeapPriorityQueueSnapshotRestoreWrapper<T> queue(StateMetaInfoSnapshot snapshot) {
-        RegisteredPriorityQueueStateBackendMetaInfo<T> metaInfo =
-                new RegisteredPriorityQueueStateBackendMetaInfo<>(snapshot);
-        HeapPriorityQueueSet<T> queue =
-                queueFactory.create(metaInfo.getName(), metaInfo.getElementSerializer());
-        return new HeapPriorityQueueSnapshotRestoreWrapper<>(
-                queue, metaInfo, KeyExtractorFunction.forKeyedObjects(), range, numberOfKeyGroups);
     }
 }

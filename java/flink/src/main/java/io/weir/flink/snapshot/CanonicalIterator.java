@@ -4,6 +4,7 @@ import io.weir.flink.encoding.KeyCodec;
 import io.weir.flink.encoding.KeyCodecs;
 import io.weir.flink.encoding.RowKey;
 import io.weir.flink.encoding.RowKeyReader;
+import io.weir.flink.keyed.RegisteredQueue;
 import io.weir.flink.keyed.RegisteredState;
 import io.weir.flink.keyed.RowCursor;
 import io.weir.flink.nativelib.Engine;
@@ -31,10 +32,12 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
     private final KeyCodec<K> keyCodec;
     private final CanonicalKeys<K> keys;
     private final List<RegisteredState<?, ?>> states;
-    private final List<HeapPriorityQueueStateSnapshot<?>> queues;
+    private final List<RegisteredQueue<?>> queues;
+    private final List<HeapPriorityQueueStateSnapshot<?>> heapQueues;
 
     /**
-     * Where the next entry is looked for: a key group, and a state or, behind the states, a queue.
+     * Where the next entry is looked for: a key group, and a state or, behind the states, a queue
+     * of the engine or, behind those, one on the heap.
      */
     private int searchedKeyGroup;
 
@@ -69,7 +72,8 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
             KeyCodec<K> keyCodec,
             CanonicalKeys<K> keys,
             List<RegisteredState<?, ?>> states,
-            List<HeapPriorityQueueStateSnapshot<?>> queues)
+            List<RegisteredQueue<?>> queues,
+            List<HeapPriorityQueueStateSnapshot<?>> heapQueues)
             throws IOException {
         this.engine = engine;
         this.searchedKeyGroup = range.getStartKeyGroup();
@@ -78,6 +82,7 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
         this.keys = keys;
         this.states = states;
         this.queues = queues;
+        this.heapQueues = heapQueues;
         next();
     }
 
@@ -85,24 +90,35 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
     public void next() throws IOException {
         while (!entries.next()) {
             searchedState++;
-            if (searchedState >= states.size() + queues.size()) {
+            if (searchedState >= count()) {
                 searchedState = 0;
                 searchedKeyGroup++;
             }
-            if (searchedKeyGroup > lastKeyGroup || states.size() + queues.size() == 0) {
+            if (searchedKeyGroup > lastKeyGroup || count() == 0) {
                 entries = Entries.NONE;
                 valid = false;
                 return;
             }
-            entries =
-                    searchedState < states.size()
-                            ? rows(states.get(searchedState), searchedKeyGroup)
-                            : timers(queues.get(searchedState - states.size()), searchedKeyGroup);
+            entries = entries(searchedState, searchedKeyGroup);
         }
         newKeyGroup = keyGroup != searchedKeyGroup;
         newState = stateId != searchedState;
         keyGroup = searchedKeyGroup;
         stateId = searchedState;
+    }
+
+    private int count() {
+        return states.size() + queues.size() + heapQueues.size();
+    }
+
+    private Entries entries(int index, int ofKeyGroup) {
+        if (index < states.size()) {
+            return rows(states.get(index), ofKeyGroup);
+        }
+        int queue = index - states.size();
+        return queue < queues.size()
+                ? timers(queues.get(queue), ofKeyGroup)
+                : heapTimers(heapQueues.get(queue - queues.size()), ofKeyGroup);
     }
 
     private <N, V> Entries rows(RegisteredState<N, V> state, int ofKeyGroup) {
@@ -125,25 +141,60 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
         return new MapRows<>(state, ofKeyGroup, userKeySerializer);
     }
 
-    private <T> Entries timers(HeapPriorityQueueStateSnapshot<T> queue, int ofKeyGroup) {
-        Iterator<T> elements = queue.getIteratorForKeyGroup(ofKeyGroup);
-        TypeSerializer<T> serializer = queue.getMetaInfo().getElementSerializer();
-        return new Entries() {
-            private final DataOutputSerializer output = new DataOutputSerializer(64);
-
+    private <T> Entries timers(RegisteredQueue<T> queue, int ofKeyGroup) {
+        RowCursor rows = new RowCursor(engine, ofKeyGroup, ofKeyGroup, queue.id());
+        RowKeyReader reader = new RowKeyReader();
+        KeyCodec<T> codec = queue.codec();
+        TypeSerializer<T> serializer = queue.metaInfo().getElementSerializer();
+        return new Timers<T>(serializer, ofKeyGroup) {
             @Override
-            boolean next() throws IOException {
-                if (!elements.hasNext()) {
-                    return false;
+            T nextElement() throws IOException {
+                if (!rows.next()) {
+                    return null;
                 }
-                output.clear();
-                keys.writeKeyGroup(ofKeyGroup, output);
-                serializer.serialize(elements.next(), output);
-                key = output.getCopyOfBuffer();
-                value = NO_VALUE;
-                return true;
+                reader.reset(rows.array(), rows.keyOffset() + RowKey.HEADER_BYTES, rows.keyEnd());
+                return codec.read(reader);
             }
         };
+    }
+
+    private <T> Entries heapTimers(HeapPriorityQueueStateSnapshot<T> queue, int ofKeyGroup) {
+        Iterator<T> elements = queue.getIteratorForKeyGroup(ofKeyGroup);
+        return new Timers<T>(queue.getMetaInfo().getElementSerializer(), ofKeyGroup) {
+            @Override
+            T nextElement() {
+                return elements.hasNext() ? elements.next() : null;
+            }
+        };
+    }
+
+    /** Timers of a queue, each a key without a value. */
+    private abstract class Timers<T> extends Entries {
+        private final TypeSerializer<T> serializer;
+        private final int ofKeyGroup;
+        private final DataOutputSerializer output = new DataOutputSerializer(64);
+
+        Timers(TypeSerializer<T> serializer, int ofKeyGroup) {
+            this.serializer = serializer;
+            this.ofKeyGroup = ofKeyGroup;
+        }
+
+        /** Null behind the last one. */
+        abstract T nextElement() throws IOException;
+
+        @Override
+        boolean next() throws IOException {
+            T element = nextElement();
+            if (element == null) {
+                return false;
+            }
+            output.clear();
+            keys.writeKeyGroup(ofKeyGroup, output);
+            serializer.serialize(element, output);
+            key = output.getCopyOfBuffer();
+            value = NO_VALUE;
+            return true;
+        }
     }
 
     /** Rows of any kind of state, with the conversion of their key. */

@@ -2,6 +2,7 @@ package io.weir.flink.snapshot;
 
 import io.weir.flink.encoding.KeyCodec;
 import io.weir.flink.encoding.KeyCodecs;
+import io.weir.flink.keyed.RegisteredQueue;
 import io.weir.flink.keyed.RegisteredState;
 import io.weir.flink.keyed.RegisteredStates;
 import io.weir.flink.nativelib.Engine;
@@ -34,7 +35,8 @@ public final class CanonicalSavepoint<K> implements FullSnapshotResources<K> {
     private final StreamCompressionDecorator compression;
     private final List<StateMetaInfoSnapshot> metaInfos = new ArrayList<>();
     private final List<RegisteredState<?, ?>> states;
-    private final List<HeapPriorityQueueStateSnapshot<?>> queues = new ArrayList<>();
+    private final List<RegisteredQueue<?>> queues;
+    private final List<HeapPriorityQueueStateSnapshot<?>> heapQueues = new ArrayList<>();
 
     public CanonicalSavepoint(
             Engine engine,
@@ -43,7 +45,7 @@ public final class CanonicalSavepoint<K> implements FullSnapshotResources<K> {
             TypeSerializer<K> keySerializer,
             StreamCompressionDecorator compression,
             RegisteredStates states,
-            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues) {
+            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> heapQueues) {
         this.engine = engine;
         this.range = range;
         this.numberOfKeyGroups = numberOfKeyGroups;
@@ -54,9 +56,13 @@ public final class CanonicalSavepoint<K> implements FullSnapshotResources<K> {
         for (RegisteredState<?, ?> state : this.states) {
             metaInfos.add(state.metaInfo().snapshot());
         }
-        for (HeapPriorityQueueSnapshotRestoreWrapper<?> queue : queues.values()) {
+        this.queues = new ArrayList<>(states.queues());
+        for (RegisteredQueue<?> queue : this.queues) {
+            metaInfos.add(queue.metaInfo().snapshot());
+        }
+        for (HeapPriorityQueueSnapshotRestoreWrapper<?> queue : heapQueues.values()) {
             metaInfos.add(queue.getMetaInfo().snapshot());
-            this.queues.add(queue.stateSnapshot());
+            this.heapQueues.add(queue.stateSnapshot());
         }
     }
 
@@ -73,7 +79,8 @@ public final class CanonicalSavepoint<K> implements FullSnapshotResources<K> {
                 keyCodec,
                 new CanonicalKeys<>(keySerializer, numberOfKeyGroups),
                 states,
-                queues);
+                queues,
+                heapQueues);
     }
 
     @Override

@@ -24,13 +24,16 @@ import java.util.zip.CRC32;
  */
 public final class Payload {
 
-    /** The newest format, which this class writes. */
-    public static final int FORMAT = 1;
+    /**
+     * The newest format, which this class writes. From 2 on a queue of timers may have rows, which
+     * an older release would pass over.
+     */
+    public static final int FORMAT = 2;
 
     private static final byte[] MAGIC = {'W', 'E', 'I', 'R'};
     private static final int HEADER_BYTES = MAGIC.length + Short.BYTES + Integer.BYTES;
 
-    /** Which columns the keys of a state are written in. */
+    /** Which columns the keys of a state, or the timers of a queue, are written in. */
     public static final class StateColumns {
         public final String name;
         public final String namespaceCodec;
@@ -191,7 +194,10 @@ public final class Payload {
         return proxy;
     }
 
-    /** The columns of a state's keys, or null if the state has no rows, as timers have none. */
+    /**
+     * The columns of a state's keys, or of a queue's timers in the place of namespaces; null if
+     * there are no rows, as of timers on the heap.
+     */
     public StateColumns columns(String state) {
         for (StateColumns columns : states) {
             if (columns.name.equals(state)) {

@@ -1,5 +1,6 @@
 package io.weir.flink.snapshot;
 
+import io.weir.flink.keyed.RegisteredQueue;
 import io.weir.flink.keyed.RegisteredState;
 import io.weir.flink.keyed.RegisteredStates;
 import io.weir.flink.lease.Lease;
@@ -58,7 +59,7 @@ public final class WeirSnapshotStrategy<K>
     private final TypeSerializer<K> keySerializer;
     private final String keyCodec;
     private final RegisteredStates states;
-    private final Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues;
+    private final Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> heapQueues;
     private final UUID backendId = UUID.randomUUID();
     private final Map<Long, PendingEpoch> pending = new ConcurrentHashMap<>();
 
@@ -76,7 +77,7 @@ public final class WeirSnapshotStrategy<K>
             TypeSerializer<K> keySerializer,
             String keyCodec,
             RegisteredStates states,
-            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> queues) {
+            Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> heapQueues) {
         this.engine = engine;
         this.root = root;
         this.storeConfig = storeConfig;
@@ -85,7 +86,7 @@ public final class WeirSnapshotStrategy<K>
         this.keySerializer = keySerializer;
         this.keyCodec = keyCodec;
         this.states = states;
-        this.queues = queues;
+        this.heapQueues = heapQueues;
     }
 
     public String description() {
@@ -103,7 +104,13 @@ public final class WeirSnapshotStrategy<K>
                     new Payload.StateColumns(
                             state.name(), state.namespaceCodecId(), state.userKeyCodecId()));
         }
-        for (HeapPriorityQueueSnapshotRestoreWrapper<?> queue : queues.values()) {
+        for (RegisteredQueue<?> queue : states.queues()) {
+            metaInfos.add(queue.metaInfo().snapshot());
+            columns.add(
+                    new Payload.StateColumns(
+                            queue.name(), queue.codecId(), RegisteredState.NO_USER_KEYS));
+        }
+        for (HeapPriorityQueueSnapshotRestoreWrapper<?> queue : heapQueues.values()) {
             metaInfos.add(queue.getMetaInfo().snapshot());
         }
         if (metaInfos.isEmpty()) {

@@ -13,7 +13,7 @@ import java.util.Arrays;
  * Walks over the entries of one map or list in the order of their suffixes, page by page; a
  * position, as {@link io.weir.flink.keyed.RowCursor} is.
  */
-final class GroupCursor {
+public final class GroupCursor {
 
     private static final int FIRST_PAGE_BYTES = 4 << 10;
     private static final int MAX_PAGE_BYTES = 256 << 10;
@@ -26,6 +26,7 @@ final class GroupCursor {
     private int pageBytes = FIRST_PAGE_BYTES;
     private ByteBuffer header;
     private int position;
+    private boolean startsBehind;
     private boolean started;
     private boolean more = true;
 
@@ -42,6 +43,20 @@ final class GroupCursor {
         this(engine, prefix, false);
     }
 
+    /**
+     * For the task thread, over the entries behind a suffix.
+     *
+     * @param prefix copied
+     * @param after null for all entries
+     */
+    public GroupCursor(Engine engine, RowKey prefix, byte[] after) {
+        this(engine, prefix, false);
+        if (after != null) {
+            key.append(after, 0, after.length);
+            startsBehind = true;
+        }
+    }
+
     /** For any thread. */
     static GroupCursor visiting(Engine engine, RowKey prefix) {
         return new GroupCursor(engine, prefix, true);
@@ -55,19 +70,20 @@ final class GroupCursor {
     }
 
     /** Moves on to the next entry; false behind the last one. */
-    boolean next() throws IOException {
+    public boolean next() throws IOException {
         while (position >= page.length()) {
             if (!more) {
                 return false;
             }
-            key.truncate(prefixLength);
             if (started) {
+                key.truncate(prefixLength);
                 key.append(page.array(), suffixOffset, suffixEnd - suffixOffset);
             }
+            boolean fromStart = !started && !startsBehind;
             more =
                     visiting
                             ? visitPage()
-                            : engine.groupPage(key, prefixLength, !started, pageBytes, page);
+                            : engine.groupPage(key, prefixLength, fromStart, pageBytes, page);
             header = ByteBuffer.wrap(page.array()).order(ByteOrder.LITTLE_ENDIAN);
             pageBytes = Math.min(pageBytes * 4, MAX_PAGE_BYTES);
             position = 0;
@@ -95,15 +111,15 @@ final class GroupCursor {
         return engine.visitGroupPage(prefix, after, pageBytes, page);
     }
 
-    byte[] array() {
+    public byte[] array() {
         return page.array();
     }
 
-    int suffixOffset() {
+    public int suffixOffset() {
         return suffixOffset;
     }
 
-    int suffixEnd() {
+    public int suffixEnd() {
         return suffixEnd;
     }
 

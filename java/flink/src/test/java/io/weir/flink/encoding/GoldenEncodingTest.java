@@ -2,15 +2,22 @@ package io.weir.flink.encoding;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.common.typeutils.base.ByteSerializer;
 import org.apache.flink.api.common.typeutils.base.IntSerializer;
 import org.apache.flink.api.common.typeutils.base.LongSerializer;
 import org.apache.flink.api.common.typeutils.base.ShortSerializer;
 import org.apache.flink.api.common.typeutils.base.StringSerializer;
+import org.apache.flink.runtime.state.VoidNamespace;
+import org.apache.flink.runtime.state.VoidNamespaceSerializer;
+import org.apache.flink.streaming.api.operators.TimerHeapInternalTimer;
+import org.apache.flink.streaming.api.operators.TimerSerializer;
+import org.apache.flink.streaming.api.windowing.windows.TimeWindow;
 import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.TestFactory;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
@@ -60,6 +67,8 @@ class GoldenEncodingTest {
         }
         if (type.equals("row")) {
             writeRow(value.split("\\|", -1), key);
+        } else if (type.equals("timer")) {
+            writeTimer(value.split("\\|", -1), key);
         } else {
             writeColumns(type.split("\\+"), value.split("\\|", -1), key);
         }
@@ -77,6 +86,58 @@ class GoldenEncodingTest {
                     writeColumn(typeAndValue[0], typeAndValue[1], key);
                 }
             }
+        }
+    }
+
+    /** Key group, name of the queue, then timestamp, key and namespace as {@code type:value}. */
+    private static void writeTimer(String[] parts, RowKey key) throws IOException {
+        key.start(Integer.parseInt(parts[0]));
+        key.setStateId(StateId.of(unescape(parts[1])));
+        long timestamp = Long.parseLong(parts[2].split(":", 2)[1]);
+        writeTimer(timestamp, typed(parts[3]), typed(parts[4]), key);
+    }
+
+    private static <K, N> void writeTimer(
+            long timestamp, Typed<K> timerKey, Typed<N> namespace, RowKey key) throws IOException {
+        TimerSerializer<K, N> serializer =
+                new TimerSerializer<>(timerKey.serializer, namespace.serializer);
+        TimerHeapInternalTimer<K, N> timer =
+                new TimerHeapInternalTimer<>(timestamp, timerKey.value, namespace.value);
+        KeyCodec<TimerHeapInternalTimer<K, N>> codec = KeyCodecs.forElement(serializer);
+        int start = key.length();
+        codec.write(timer, key);
+        RowKeyReader reader = new RowKeyReader();
+        reader.reset(key.bytes(), start, key.length());
+        assertThat(codec.read(reader)).isEqualTo(timer);
+        assertThat(reader.position()).isEqualTo(key.length());
+    }
+
+    private static final class Typed<T> {
+        final TypeSerializer<T> serializer;
+        final T value;
+
+        Typed(TypeSerializer<T> serializer, T value) {
+            this.serializer = serializer;
+            this.value = value;
+        }
+    }
+
+    private static Typed<?> typed(String part) {
+        String[] typeAndValue = part.split(":", 2);
+        switch (typeAndValue[0]) {
+            case "":
+                return new Typed<>(VoidNamespaceSerializer.INSTANCE, VoidNamespace.INSTANCE);
+            case "int":
+                return new Typed<>(IntSerializer.INSTANCE, Integer.valueOf(typeAndValue[1]));
+            case "bigint":
+                return new Typed<>(LongSerializer.INSTANCE, Long.valueOf(typeAndValue[1]));
+            case "string":
+                return new Typed<>(StringSerializer.INSTANCE, unescape(typeAndValue[1]));
+            default:
+                ByteBuffer window = ByteBuffer.wrap(HexFormat.of().parseHex(typeAndValue[1]));
+                return new Typed<>(
+                        new TimeWindow.Serializer(),
+                        new TimeWindow(window.getLong(), window.getLong()));
         }
     }
 

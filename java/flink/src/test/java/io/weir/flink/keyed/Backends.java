@@ -1,6 +1,7 @@
 package io.weir.flink.keyed;
 
 import io.weir.flink.WeirStateBackendFactory;
+import io.weir.flink.nativelib.Engine;
 
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
@@ -34,7 +35,7 @@ import java.util.concurrent.RunnableFuture;
  * Opens keyed backends one by one, each as an execution attempt of its own, and takes snapshots of
  * them.
  */
-final class Backends implements AutoCloseable {
+public final class Backends implements AutoCloseable {
 
     private final Configuration configuration = new Configuration();
     private final JobID job = new JobID();
@@ -42,20 +43,20 @@ final class Backends implements AutoCloseable {
     private long checkpoint;
 
     /** With a store in memory that is shared by the backends of this object alone. */
-    Backends() {
+    public Backends() {
         set("state.backend.weir.store", "memory");
         set("state.backend.weir.directory", "memory://" + UUID.randomUUID());
     }
 
-    void set(String key, String value) {
+    public void set(String key, String value) {
         configuration.setString(key, value);
     }
 
-    void unset(String key) {
+    public void unset(String key) {
         configuration.removeKey(key);
     }
 
-    <K> AbstractKeyedStateBackend<K> weir(
+    public <K> AbstractKeyedStateBackend<K> weir(
             TypeSerializer<K> keySerializer,
             int keyGroups,
             KeyGroupRange range,
@@ -70,7 +71,7 @@ final class Backends implements AutoCloseable {
                 handles);
     }
 
-    <K> AbstractKeyedStateBackend<K> open(
+    public <K> AbstractKeyedStateBackend<K> open(
             AbstractStateBackend backend,
             TypeSerializer<K> keySerializer,
             int keyGroups,
@@ -107,7 +108,7 @@ final class Backends implements AutoCloseable {
         return keyed;
     }
 
-    KeyedStateHandle checkpoint(AbstractKeyedStateBackend<?> backend) throws Exception {
+    public KeyedStateHandle checkpoint(AbstractKeyedStateBackend<?> backend) throws Exception {
         return snapshot(backend, CheckpointType.CHECKPOINT);
     }
 
@@ -128,7 +129,8 @@ final class Backends implements AutoCloseable {
         return snapshot.get().getJobManagerOwnedSnapshot();
     }
 
-    <K> KeyedStateHandle canonicalSavepoint(AbstractKeyedStateBackend<K> backend) throws Exception {
+    public <K> KeyedStateHandle canonicalSavepoint(AbstractKeyedStateBackend<K> backend)
+            throws Exception {
         SavepointResources<K> resources = backend.savepoint();
         RunnableFuture<SnapshotResult<KeyedStateHandle>> snapshot =
                 new SnapshotStrategyRunner<>(
@@ -147,6 +149,12 @@ final class Backends implements AutoCloseable {
             snapshot.run();
         }
         return snapshot.get().getJobManagerOwnedSnapshot();
+    }
+
+    /** A figure of the backend's engine. */
+    public static long stat(AbstractKeyedStateBackend<?> backend, String name) throws Exception {
+        long[] figures = ((WeirKeyedStateBackend<?>) backend).engine().stats();
+        return figures[List.of(Engine.statNames()).indexOf(name)];
     }
 
     private static MemCheckpointStreamFactory streams() {

@@ -114,7 +114,7 @@ class CanonicalSavepointTest {
             }
             sum(backend).add(i);
             sum(backend).add(1);
-            timers.add(new TimerHeapInternalTimer<>(i, "key" + i, "ns"));
+            timers.add(new TimerHeapInternalTimer<>(i - KEYS / 2, "key" + i, "ns"));
         }
     }
 
@@ -146,7 +146,11 @@ class CanonicalSavepointTest {
         KeyGroupedInternalPriorityQueue<TimerHeapInternalTimer<String, String>> timers =
                 timers(backend);
         assertThat(timers.size()).isEqualTo(KEYS);
-        assertThat(timers.peek().getTimestamp()).isZero();
+        for (int i = 0; i < KEYS; i++) {
+            assertThat(timers.poll())
+                    .isEqualTo(new TimerHeapInternalTimer<>(i - KEYS / 2, "key" + i, "ns"));
+        }
+        assertThat(timers.poll()).isNull();
     }
 
     @ParameterizedTest
@@ -180,14 +184,29 @@ class CanonicalSavepointTest {
         AbstractKeyedStateBackend<String> read =
                 weir(keyGroups, List.of(backends.canonicalSavepoint(written)));
         check(read, false);
-        checkTimers(read);
-        // Timers on the heap are not part of a checkpoint of the backend, so only rows are compared
-        // after it.
         AbstractKeyedStateBackend<String> restored =
                 weir(keyGroups, List.of(backends.checkpoint(read)));
+        checkTimers(read);
+        checkTimers(restored);
         restored.setCurrentKey("key299");
         assertThat(value(restored, "").value()).isEqualTo(299);
         assertThat(list(restored).get()).hasSize(4);
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {128})
+    void timersOnWeirsHeapGoThereAndBackToo(int keyGroups) throws Exception {
+        backends.set("state.backend.weir.timer-service.factory", "heap");
+        AbstractKeyedStateBackend<String> written = weir(keyGroups, List.of());
+        fill(written, true);
+        AbstractKeyedStateBackend<String> read =
+                weir(keyGroups, List.of(backends.canonicalSavepoint(written)));
+        KeyedStateHandle again = backends.canonicalSavepoint(read);
+        check(read, true);
+        checkTimers(read);
+        checkTimers(heap(keyGroups, List.of(again)));
+        backends.set("state.backend.weir.timer-service.factory", "engine");
+        checkTimers(weir(keyGroups, List.of(again)));
     }
 
     @ParameterizedTest
@@ -203,5 +222,6 @@ class CanonicalSavepointTest {
         assertThat(value(read, "").value()).isEqualTo(7);
         assertThat(list(read).get()).containsExactly("element,0", "element,1");
         assertThat(map(read).get("entry1")).isEqualTo(1);
+        checkTimers(read);
     }
 }
