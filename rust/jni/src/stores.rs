@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use url::Url;
 use weir_store::Stores;
+use weir_store::long_keys::LongKeyStores;
 use weir_store::memory::MemoryStores;
 use weir_store_slatedb::{BlockCache, SlateConfig, SlateStores};
 
@@ -43,7 +44,8 @@ fn memory(root: &str, url: &Url) -> Result<Arc<dyn Stores>> {
     if name.is_empty() {
         return Err(Failure::invalid(format!("store root '{root}' names no memory store: expected memory://name")));
     }
-    Ok(Arc::new(MEMORY.lock().entry(name).or_default().clone()))
+    let stores = MEMORY.lock().entry(name).or_default().clone();
+    Ok(Arc::new(LongKeyStores::new(Arc::new(stores))))
 }
 
 fn embedded(root: &str, url: &Url, config: &Config, runtime: &Handle) -> Result<Arc<dyn Stores>> {
@@ -57,7 +59,7 @@ fn embedded(root: &str, url: &Url, config: &Config, runtime: &Handle) -> Result<
     let slate = slate_config(config)?;
     // Its background work belongs to the process's runtime.
     let _entered = runtime.enter();
-    let stores: Arc<dyn Stores> = Arc::new(SlateStores::new(root, slate)?);
+    let stores: Arc<dyn Stores> = Arc::new(LongKeyStores::new(Arc::new(SlateStores::new(root, slate)?)));
     all.insert(key, Arc::downgrade(&stores));
     Ok(stores)
 }

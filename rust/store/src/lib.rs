@@ -10,6 +10,7 @@
 
 mod error;
 pub mod faulty;
+pub mod long_keys;
 pub mod memory;
 pub mod promises;
 
@@ -159,7 +160,7 @@ pub struct Row {
     pub value: Option<Bytes>,
 }
 
-/// The longest key that every store takes, in bytes.
+/// The longest key that every store takes, in bytes; [`long_keys`] takes longer ones to any of them.
 pub const MAX_KEY_BYTES: usize = 65_535;
 
 /// Refuses a batch that breaks the contract of [`StateStore::write`]: for the stores.
@@ -167,11 +168,15 @@ pub const MAX_KEY_BYTES: usize = 65_535;
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] if the keys are not ascending, or one has no key group or more than [`MAX_KEY_BYTES`].
 pub fn check_batch(batch: &[Row]) -> Result<()> {
+    check_batch_up_to(batch, MAX_KEY_BYTES)
+}
+
+fn check_batch_up_to(batch: &[Row], longest: usize) -> Result<()> {
     let refuse = |message: String| Err(StoreError::new(ErrorKind::InvalidArgument, message));
     for (i, row) in batch.iter().enumerate() {
-        if !(2..=MAX_KEY_BYTES).contains(&row.key.len()) {
+        if !(2..=longest).contains(&row.key.len()) {
             let len = row.key.len();
-            return refuse(format!("a row's key has {len} bytes: at least 2 (the key group), at most {MAX_KEY_BYTES}"));
+            return refuse(format!("a row's key has {len} bytes: at least 2 (the key group), at most {longest}"));
         }
         if i > 0 && batch[i - 1].key >= row.key {
             return refuse(format!("rows {} and {i} of a batch are not in ascending order of key", i - 1));

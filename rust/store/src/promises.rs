@@ -24,6 +24,11 @@ pub use crate::promise_suite as suite;
 pub trait Subject: Send + Sync + 'static {
     fn stores(&self) -> Arc<dyn Stores>;
 
+    /// The longest key that it takes, in bytes.
+    fn longest_key(&self) -> usize {
+        MAX_KEY_BYTES
+    }
+
     /// The paths of all branches that the root still holds anything of.
     fn branches(&self) -> BoxFuture<'_, Vec<String>>;
 }
@@ -253,7 +258,7 @@ pub async fn extreme_keys_and_values_are_kept(subject: &impl Subject) {
 
 pub async fn bad_batches_are_refused_whole(subject: &impl Subject) {
     let store = open_fresh(&subject.stores(), "job/op/0/a").await;
-    let too_long = Row { key: vec![1; MAX_KEY_BYTES + 1].into(), value: None };
+    let too_long = Row { key: vec![1; subject.longest_key() + 1].into(), value: None };
     for bad in [
         vec![put(1, "b", "x"), put(1, "a", "x")],
         vec![put(1, "a", "x"), put(1, "a", "y")],
