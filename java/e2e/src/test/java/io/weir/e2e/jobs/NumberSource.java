@@ -52,6 +52,7 @@ public class NumberSource extends RichSourceFunction<Long>
         for (Long restored : position.get()) {
             next = restored;
         }
+        context.getRestoredCheckpointId().ifPresent(control::restored);
     }
 
     @Override

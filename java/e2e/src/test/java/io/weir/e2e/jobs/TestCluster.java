@@ -9,21 +9,30 @@ import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.CoreOptions;
 import org.apache.flink.configuration.ExternalizedCheckpointRetention;
 import org.apache.flink.configuration.MemorySize;
+import org.apache.flink.configuration.PipelineOptions;
 import org.apache.flink.configuration.RestOptions;
 import org.apache.flink.configuration.RestartStrategyOptions;
 import org.apache.flink.configuration.TaskManagerOptions;
 import org.apache.flink.core.execution.RecoveryClaimMode;
 import org.apache.flink.core.fs.FileSystem;
 import org.apache.flink.runtime.execution.ExecutionState;
+import org.apache.flink.runtime.jobgraph.JobGraph;
 import org.apache.flink.runtime.jobgraph.SavepointRestoreSettings;
 import org.apache.flink.runtime.jobmaster.JobResult;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.ObjectMapper;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.graph.StreamGraph;
 
+import java.io.InputStream;
+import java.net.URI;
+import java.net.URL;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
@@ -42,9 +51,10 @@ public final class TestCluster implements AutoCloseable {
 
     /** A cluster with further options of its own, such as those that the JobManager needs. */
     public TestCluster(int slots, Path directory, Configuration further) throws Exception {
-        Configuration configuration = new Configuration(further);
+        Configuration configuration = new Configuration();
         configuration.set(
                 TaskManagerOptions.MANAGED_MEMORY_SIZE, MemorySize.ofMebiBytes(32L * slots));
+        configuration.addAll(further);
         configuration.set(CoreOptions.TMP_DIRS, directory.resolve("tmp").toString());
         configuration.set(RestOptions.BIND_PORT, "0");
         cluster =
@@ -115,10 +125,18 @@ public final class TestCluster implements AutoCloseable {
             graph.setSavepointRestoreSettings(
                     SavepointRestoreSettings.forPath(checkpoint, false, mode));
         }
+        JobGraph jobGraph = graph.getJobGraph();
+        List<URL> classPath = new ArrayList<>();
+        for (String url :
+                environment
+                        .getConfiguration()
+                        .getOptional(PipelineOptions.CLASSPATHS)
+                        .orElse(List.of())) {
+            classPath.add(URI.create(url).toURL());
+        }
+        jobGraph.setClasspaths(classPath);
         JobID job =
-                cluster.submitJob(graph.getJobGraph())
-                        .get(DEADLINE.toSeconds(), TimeUnit.SECONDS)
-                        .getJobID();
+                cluster.submitJob(jobGraph).get(DEADLINE.toSeconds(), TimeUnit.SECONDS).getJobID();
         submitted.add(job);
         return job;
     }
@@ -155,6 +173,14 @@ public final class TestCluster implements AutoCloseable {
     public String checkpoint(JobID job) throws Exception {
         awaitRunning(job);
         return cluster.triggerCheckpoint(job).get(DEADLINE.toSeconds(), TimeUnit.SECONDS);
+    }
+
+    /** What the cluster's REST endpoint answers to a GET of {@code path}. */
+    public JsonNode rest(String path) throws Exception {
+        URI uri = cluster.getRestAddress().get(10, TimeUnit.SECONDS).resolve(path);
+        try (InputStream answer = uri.toURL().openStream()) {
+            return new ObjectMapper().readTree(answer);
+        }
     }
 
     /** Waits until every task of the job runs. */

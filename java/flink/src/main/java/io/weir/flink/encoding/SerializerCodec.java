@@ -10,11 +10,13 @@ import java.io.IOException;
 final class SerializerCodec<T> implements KeyCodec<T> {
 
     private final TypeSerializer<T> serializer;
+    private final DeterminismCheck<T> determinism;
     private final DataOutputSerializer output = new DataOutputSerializer(64);
     private final DataInputDeserializer input = new DataInputDeserializer();
 
     SerializerCodec(TypeSerializer<T> serializer) {
         this.serializer = serializer;
+        this.determinism = new DeterminismCheck<>(serializer);
     }
 
     @Override
@@ -26,6 +28,7 @@ final class SerializerCodec<T> implements KeyCodec<T> {
     public void write(T value, RowKey target) throws IOException {
         output.clear();
         serializer.serialize(value, output);
+        determinism.check(value, output);
         target.writeVariable(output.getSharedBuffer(), 0, output.length());
     }
 

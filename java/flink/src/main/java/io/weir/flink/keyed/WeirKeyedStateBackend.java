@@ -36,6 +36,7 @@ import org.apache.flink.runtime.state.PriorityComparable;
 import org.apache.flink.runtime.state.PriorityQueueSetFactory;
 import org.apache.flink.runtime.state.RegisteredKeyValueStateBackendMetaInfo;
 import org.apache.flink.runtime.state.SavepointResources;
+import org.apache.flink.runtime.state.SavepointSnapshotStrategy;
 import org.apache.flink.runtime.state.SnapshotExecutionType;
 import org.apache.flink.runtime.state.SnapshotResult;
 import org.apache.flink.runtime.state.SnapshotStrategyRunner;
@@ -57,7 +58,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.FutureTask;
 import java.util.concurrent.RunnableFuture;
 import java.util.stream.Stream;
 
@@ -432,13 +432,15 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             CheckpointOptions options)
             throws Exception {
         if (options.getCheckpointType().isSavepoint()) {
-            // Refused in the asynchronous part: there a failure ends the savepoint, not the task.
-            return new FutureTask<>(
-                    () -> {
-                        throw new UnsupportedOperationException(
-                                "Weir cannot write savepoints in the native format; take a"
-                                        + " checkpoint, or a savepoint in the canonical format.");
-                    });
+            // Both formats promise a savepoint that stands on its own; Weir has one way to write
+            // it.
+            SavepointResources<K> savepoint = savepoint();
+            return new SnapshotStrategyRunner<>(
+                            "Weir savepoint",
+                            new SavepointSnapshotStrategy<>(savepoint.getSnapshotResources()),
+                            cancelStreamRegistry,
+                            savepoint.getPreferredSnapshotExecutionType())
+                    .snapshot(checkpointId, timestamp, streamFactory, options);
         }
         return new SnapshotStrategyRunner<>(
                         snapshots.description(),

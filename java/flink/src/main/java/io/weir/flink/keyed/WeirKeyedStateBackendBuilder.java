@@ -18,6 +18,7 @@ import io.weir.flink.timers.HeapTimers;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.core.fs.CloseableRegistry;
 import org.apache.flink.runtime.memory.OpaqueMemoryResource;
+import org.apache.flink.runtime.metrics.MetricNames;
 import org.apache.flink.runtime.state.AbstractKeyedStateBackendBuilder;
 import org.apache.flink.runtime.state.BackendBuildingException;
 import org.apache.flink.runtime.state.PriorityQueueSetFactory;
@@ -87,6 +88,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
     @Override
     public WeirKeyedStateBackend<K> build() throws BackendBuildingException {
         Engine engine = null;
+        long began = System.nanoTime();
         try {
             boolean canonical = isCanonicalSavepoint();
             RestoredSources restored =
@@ -108,6 +110,14 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
             engine = open(root, restored);
             if (canonical) {
                 importSavepoint(engine, metadata, states);
+            }
+            if (!restoreStateHandles.isEmpty()) {
+                // Flink's page of a job's initialization shows it.
+                parameters
+                        .getCustomInitializationMetrics()
+                        .addMetric(
+                                MetricNames.RESTORE_STATE_DURATION,
+                                (System.nanoTime() - began) / 1_000_000);
             }
             return backend(engine, root, states, timers(engine, states));
         } catch (Exception | Error e) {

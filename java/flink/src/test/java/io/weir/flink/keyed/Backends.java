@@ -27,7 +27,9 @@ import org.apache.flink.runtime.state.SnapshotStrategyRunner;
 import org.apache.flink.runtime.state.memory.MemCheckpointStreamFactory;
 import org.apache.flink.runtime.state.ttl.TtlTimeProvider;
 
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.RunnableFuture;
 
@@ -40,12 +42,18 @@ public final class Backends implements AutoCloseable {
     private final Configuration configuration = new Configuration();
     private final JobID job = new JobID();
     private final CloseableRegistry open = new CloseableRegistry();
+    private final Map<String, Long> initializationMetrics = new HashMap<>();
     private long checkpoint;
 
     /** With a store in memory that is shared by the backends of this object alone. */
     public Backends() {
         set("state.backend.weir.store", "memory");
         set("state.backend.weir.directory", "memory://" + UUID.randomUUID());
+    }
+
+    /** What backends told Flink of how they began. */
+    public Map<String, Long> initializationMetrics() {
+        return initializationMetrics;
     }
 
     public void set(String key, String value) {
@@ -92,7 +100,7 @@ public final class Backends implements AutoCloseable {
                                 environment.getTaskKvStateRegistry(),
                                 TtlTimeProvider.DEFAULT,
                                 new UnregisteredMetricsGroup(),
-                                (name, value) -> {},
+                                initializationMetrics::put,
                                 handles,
                                 new CloseableRegistry(),
                                 1.0));

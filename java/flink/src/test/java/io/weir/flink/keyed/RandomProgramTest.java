@@ -35,6 +35,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -289,24 +290,82 @@ class RandomProgramTest {
                 (InternalAggregatingState<String, String, Integer, Integer, String>)
                         this.<AggregatingState<Integer, String>>state(
                                 weir, namespace, aggregating());
-        if (random.nextInt(5) == 0) {
-            expected.clear();
-            actual.clear();
-        } else {
-            int added = random.nextInt(100);
-            expected.add(added);
-            actual.add(added);
+        switch (random.nextInt(5)) {
+            case 0:
+                expected.clear();
+                actual.clear();
+                break;
+            case 1:
+                List<String> sources = sources(namespace);
+                expected.mergeNamespaces(namespace, sources);
+                actual.mergeNamespaces(namespace, sources);
+                expected.setCurrentNamespace(namespace);
+                actual.setCurrentNamespace(namespace);
+                break;
+            default:
+                int added = random.nextInt(100);
+                expected.add(added);
+                actual.add(added);
         }
         assertThat(actual.get()).isEqualTo(expected.get());
     }
 
-    private void compareKeys() {
+    /** Changes values of all keys, and removes some, while they are gone through. */
+    private void changeAllKeys() throws Exception {
+        String namespace = "ns" + random.nextInt(NAMESPACES);
+        assertThat(changedKeys(weir, namespace)).isEqualTo(changedKeys(heap, namespace));
+    }
+
+    private Map<String, String> changedKeys(
+            AbstractKeyedStateBackend<String> backend, String namespace) throws Exception {
+        Map<String, String> seen = new HashMap<>();
+        backend.applyToAllKeys(
+                namespace,
+                StringSerializer.INSTANCE,
+                value(),
+                (key, state) -> {
+                    assertThat(seen.put(key, state.value())).isNull();
+                    if (key.endsWith("7")) {
+                        state.clear();
+                    } else {
+                        state.update(key + " changed");
+                    }
+                });
+        backend.applyToAllKeys(
+                namespace,
+                StringSerializer.INSTANCE,
+                map(),
+                (key, state) -> {
+                    assertThat(seen.put("map of " + key, new TreeMap<>(entries(state)).toString()))
+                            .isNull();
+                    if (key.endsWith("3")) {
+                        state.clear();
+                    } else {
+                        state.put(99, "changed");
+                    }
+                });
+        return seen;
+    }
+
+    private void compareKeys() throws Exception {
+        changeAllKeys();
         for (String name : List.of("value", "list", "map", "reducing", "aggregating")) {
             assertThat(keysAndNamespaces(weir, name))
                     .as(name)
                     .containsExactlyElementsOf(keysAndNamespaces(heap, name));
             for (int i = 0; i < NAMESPACES; i++) {
                 assertThat(keys(weir, name, "ns" + i)).isEqualTo(keys(heap, name, "ns" + i));
+            }
+        }
+        List<String> names = List.of("map", "value", "reducing");
+        for (int i = 0; i < NAMESPACES; i++) {
+            TreeSet<String> expected = new TreeSet<>();
+            for (String name : names) {
+                expected.addAll(keys(heap, name, "ns" + i));
+            }
+            try (Stream<String> stream = weir.getKeys(names, "ns" + i)) {
+                assertThat(stream.sorted().collect(Collectors.toList()))
+                        .isEqualTo(new ArrayList<>(expected));
             }
         }
     }

@@ -46,7 +46,6 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.UUID;
-import java.util.concurrent.ExecutionException;
 import java.util.stream.Collectors;
 import java.util.stream.LongStream;
 
@@ -138,14 +137,23 @@ class WeirKeyedStateBackendTest {
     }
 
     @Test
-    void aNativeSavepointIsRefusedWhereOnlyTheSavepointFails() throws Exception {
-        AbstractKeyedStateBackend<Long> backend = weir(ALL);
-        add(backend, ALL, 1);
-        // From the future: an exception of `snapshot` itself would fail the task.
-        assertThatThrownBy(() -> backends.nativeSavepoint(backend))
-                .isInstanceOf(ExecutionException.class)
-                .hasMessageContaining("cannot write savepoints in the native format");
-        check(weir(ALL, backends.checkpoint(backend)), ALL, 1L);
+    void aRestoreIsTimed() throws Exception {
+        AbstractKeyedStateBackend<Long> first = weir(ALL);
+        add(first, ALL, 1);
+        assertThat(backends.initializationMetrics()).isEmpty();
+        weir(ALL, backends.checkpoint(first));
+        assertThat(backends.initializationMetrics().get("RestoreStateDurationMs"))
+                .isBetween(0L, 60_000L);
+    }
+
+    @Test
+    void aNativeSavepointStandsOnItsOwn() throws Exception {
+        AbstractKeyedStateBackend<Long> first = weir(ALL);
+        add(first, ALL, 1);
+        KeyedStateHandle savepoint = backends.nativeSavepoint(first);
+        add(first, ALL, 2);
+        backends.set("state.backend.weir.directory", "memory://" + UUID.randomUUID());
+        check(weir(ALL, savepoint), ALL, 1L);
     }
 
     @Test
