@@ -6,6 +6,8 @@ import org.apache.flink.configuration.StateBackendOptions;
 import org.apache.flink.runtime.state.StateBackend;
 import org.apache.flink.runtime.state.StateBackendLoader;
 
+import java.nio.file.Path;
+
 /**
  * Which state backend the tests run on: Weir, or with {@code -Dweir.test.backend=hashmap} (or
  * {@code rocksdb}) one of Flink's, to tell a wrong test from a wrong backend.
@@ -33,6 +35,16 @@ public final class BackendUnderTest {
             configuration.setString("state.backend.weir.memory.working-set", workingSet);
         }
         return configuration;
+    }
+
+    /** A backend that keeps its store in {@code directory}. */
+    public static StateBackend load(String workingSet, Path directory) throws Exception {
+        Configuration configuration = configuration(workingSet);
+        if (isWeir()) {
+            configuration.setString(
+                    "state.backend.weir.directory", directory.resolve("weir").toUri().toString());
+        }
+        return load(configuration);
     }
 
     public static StateBackend load(Configuration configuration) throws Exception {

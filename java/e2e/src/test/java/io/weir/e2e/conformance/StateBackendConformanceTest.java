@@ -2,7 +2,6 @@ package io.weir.e2e.conformance;
 
 import io.weir.e2e.BackendUnderTest;
 
-import org.apache.flink.configuration.Configuration;
 import org.apache.flink.runtime.state.AbstractStateBackend;
 import org.apache.flink.runtime.state.CheckpointStorage;
 import org.apache.flink.runtime.state.ConfigurableStateBackend;
@@ -34,12 +33,7 @@ public class StateBackendConformanceTest extends StateBackendTestBase<AbstractSt
 
     @Override
     protected ConfigurableStateBackend getStateBackend() throws Exception {
-        Configuration configuration = BackendUnderTest.configuration(workingSet);
-        if (BackendUnderTest.isWeir()) {
-            configuration.setString(
-                    "state.backend.weir.directory", directory.resolve("weir").toUri().toString());
-        }
-        return (ConfigurableStateBackend) BackendUnderTest.load(configuration);
+        return (ConfigurableStateBackend) BackendUnderTest.load(workingSet, directory);
     }
 
     @Override
