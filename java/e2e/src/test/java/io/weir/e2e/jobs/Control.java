@@ -54,6 +54,12 @@ public final class Control implements Serializable {
         return this;
     }
 
+    /** The source stops {@code more} numbers after the last one it has emitted; returns where. */
+    public synchronized long pauseAfter(long more) {
+        pauseAt(granted + more);
+        return limit;
+    }
+
     /**
      * The source ends {@code more} numbers after the last one it has emitted; returns how many
      * there are in all.

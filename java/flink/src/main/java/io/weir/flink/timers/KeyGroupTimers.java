@@ -1,5 +1,8 @@
 package io.weir.flink.timers;
 
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteOrder;
 import java.util.Arrays;
 
 /**
@@ -11,6 +14,8 @@ import java.util.Arrays;
  */
 final class KeyGroupTimers<T> {
 
+    private static final VarHandle LONGS =
+            MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.BIG_ENDIAN);
     private static final byte[][] NONE = {};
 
     final int keyGroup;
@@ -60,6 +65,18 @@ final class KeyGroupTimers<T> {
 
     byte[] first() {
         return suffixes[from];
+    }
+
+    /**
+     * Grows with the first suffix, not always strictly: the eight bytes behind the first column's
+     * marker, which of a timer are its timestamp. A suffix shorter than that is an empty column,
+     * the least of all.
+     */
+    long order() {
+        byte[] suffix = suffixes[from];
+        return suffix.length <= Long.BYTES
+                ? Long.MIN_VALUE
+                : (long) LONGS.get(suffix, 1) ^ Long.MIN_VALUE;
     }
 
     /** Null if there is none. */

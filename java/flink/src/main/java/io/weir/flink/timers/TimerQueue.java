@@ -63,6 +63,9 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
     /** The key groups that have a timer here, as a binary heap by their first ones. */
     private KeyGroupTimers<T>[] heap;
 
+    /** {@link KeyGroupTimers#order} of those, side by side. */
+    private long[] orders;
+
     private int heapSize;
 
     /** Key groups without a timer here, of which the engine may have some. */
@@ -88,6 +91,7 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
         this.maxBytes = CACHED_BYTES / count;
         this.keyGroups = new KeyGroupTimers[count];
         this.heap = new KeyGroupTimers[Math.min(count, 16)];
+        this.orders = new long[heap.length];
         if (queue.isRestored()) {
             for (int i = 0; i < count; i++) {
                 keyGroups[i] = newKeyGroup(range.getStartKeyGroup() + i, false);
@@ -380,16 +384,20 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
 
     // ---------------- the heap of key groups
 
-    private static boolean isBefore(KeyGroupTimers<?> left, KeyGroupTimers<?> right) {
-        return Arrays.compareUnsigned(left.first(), right.first()) < 0;
+    private static boolean isBefore(
+            long leftOrder, KeyGroupTimers<?> left, long rightOrder, KeyGroupTimers<?> right) {
+        return leftOrder < rightOrder
+                || leftOrder == rightOrder
+                        && Arrays.compareUnsigned(left.first(), right.first()) < 0;
     }
 
     private void push(KeyGroupTimers<T> timers) {
         if (heapSize == heap.length) {
             heap = Arrays.copyOf(heap, Math.min(keyGroups.length, heap.length * 2));
+            orders = Arrays.copyOf(orders, heap.length);
         }
-        place(heapSize++, timers);
-        siftUp(timers.heapIndex);
+        heap[heapSize] = timers;
+        siftUp(heapSize++);
     }
 
     private void removeFromHeap(int index) {
@@ -397,7 +405,7 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
         KeyGroupTimers<T> last = heap[--heapSize];
         heap[heapSize] = null;
         if (index < heapSize) {
-            place(index, last);
+            heap[index] = last;
             siftUp(index);
             siftDown(last.heapIndex);
         }
@@ -405,36 +413,45 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
 
     private void siftUp(int index) {
         KeyGroupTimers<T> timers = heap[index];
+        long order = timers.order();
         int at = index;
-        while (at > 0 && isBefore(timers, heap[(at - 1) >>> 1])) {
-            place(at, heap[(at - 1) >>> 1]);
-            at = (at - 1) >>> 1;
+        while (at > 0) {
+            int parent = (at - 1) >>> 1;
+            if (!isBefore(order, timers, orders[parent], heap[parent])) {
+                break;
+            }
+            place(at, heap[parent], orders[parent]);
+            at = parent;
         }
-        place(at, timers);
+        place(at, timers, order);
     }
 
     private void siftDown(int index) {
         KeyGroupTimers<T> timers = heap[index];
+        long order = timers.order();
         int at = index;
         while (true) {
             int child = 2 * at + 1;
             if (child >= heapSize) {
                 break;
             }
-            if (child + 1 < heapSize && isBefore(heap[child + 1], heap[child])) {
-                child++;
+            int other = child + 1;
+            if (other < heapSize
+                    && isBefore(orders[other], heap[other], orders[child], heap[child])) {
+                child = other;
             }
-            if (!isBefore(heap[child], timers)) {
+            if (!isBefore(orders[child], heap[child], order, timers)) {
                 break;
             }
-            place(at, heap[child]);
+            place(at, heap[child], orders[child]);
             at = child;
         }
-        place(at, timers);
+        place(at, timers, order);
     }
 
-    private void place(int index, KeyGroupTimers<T> timers) {
+    private void place(int index, KeyGroupTimers<T> timers, long order) {
         heap[index] = timers;
+        orders[index] = order;
         timers.heapIndex = index;
     }
 
