@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use weir_store::{Commit, StateStore};
+use weir_store::{Commit, Expiry, StateStore};
 
 use crate::budget::{Member, MemoryBudget};
 use crate::commits::Commits;
@@ -60,6 +60,7 @@ pub(crate) struct Shared<V: Resident> {
     pub runtime: Handle,
     pub stop: Arc<Stop>,
     pub commits: Arc<Commits>,
+    expiry: Mutex<Expiry>,
     pub inner: Mutex<Inner<V>>,
     /// Rows were acknowledged, or a batch failed, or the engine is being stopped. Waits with `inner`.
     pub flushed: Condvar,
@@ -125,6 +126,7 @@ impl<V: Resident> KeyedEngine<V> {
             runtime,
             stop,
             commits,
+            expiry: Mutex::default(),
             inner: Mutex::new(inner),
             flushed: Condvar::new(),
             work: Notify::new(),
@@ -291,6 +293,17 @@ impl<V: Resident> KeyedEngine<V> {
         if self.shared.stop.check().is_ok() {
             self.shared.store.upkeep(checkpoint);
         }
+    }
+
+    /// Changes which rows the store may drop because they have expired, as [`StateStore::set_expiry`] says. The engine
+    /// itself drops none: what is in memory stays until it is evicted, overwritten or deleted. Any thread; does not wait.
+    pub fn change_expiry(&self, change: impl FnOnce(&mut Expiry)) -> Result<()> {
+        self.shared.stop.check()?;
+        // Under the lock, so that the store gets the changes in their order.
+        let mut expiry = self.shared.expiry.lock();
+        change(&mut expiry);
+        self.shared.store.set_expiry(expiry.clone());
+        Ok(())
     }
 
     /// Ends waiting and later calls with [`ErrorKind::Cancelled`]. Any thread; does not wait.

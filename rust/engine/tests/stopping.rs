@@ -10,7 +10,7 @@ use common::*;
 use futures::future::BoxFuture;
 use weir_engine::{ErrorKind, KeyedEngine, MemoryBudget, Result};
 use weir_store::faulty::{Fault, Operation};
-use weir_store::{Commit, Page, PageLimit, PendingCommit, Row, StateReader, StateStore};
+use weir_store::{Commit, Expiry, Page, PageLimit, PendingCommit, Row, StateReader, StateStore};
 
 /// Runs `call` on a thread of its own, where `operation` blocks it, and stops the engine then.
 fn ends(operation: Operation, call: impl Fn(&KeyedEngine) -> Result<()> + Send + Sync + 'static) {
@@ -231,6 +231,8 @@ impl StateStore for Panics {
     }
 
     fn upkeep(&self, _: u64) {}
+
+    fn set_expiry(&self, _: Expiry) {}
 
     fn memory_bytes(&self) -> u64 {
         0

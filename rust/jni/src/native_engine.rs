@@ -13,7 +13,7 @@ use jni::objects::{JByteArray, JIntArray, JObjectArray, JString};
 use jni::sys::{JNIEnv, jbyteArray, jclass, jint, jintArray, jlong, jlongArray, jobjectArray, jstring};
 use parking_lot::Mutex;
 use weir_engine::{EngineOptions, EpochId, KeyedEngine, MemoryBudget, Stats};
-use weir_store::{BranchName, ErrorKind, KeyGroupRange, Source, VersionRef};
+use weir_store::{BranchName, ErrorKind, ExpiryClock, ExpiryRule, KeyGroupRange, Source, VersionRef};
 
 use crate::config::Config;
 use crate::error::{Failure, Result};
@@ -483,6 +483,70 @@ pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_checkpointCompl
         let checkpoint = not_negative(checkpoint, "checkpointId")?;
         ENGINES.share(handle)?.checkpoint_complete(checkpoint);
         Ok(())
+    });
+}
+
+// Expiry.
+
+/// Rows of the state expire `ttl_millis` after the timestamp at `timestamp_at` in their value. `stay_millis` below 0: for
+/// any time thereafter.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_setExpiry(
+    env: *mut JNIEnv,
+    _: jclass,
+    handle: jlong,
+    state: jint,
+    ttl_millis: jlong,
+    timestamp_at: jint,
+    stay_millis: jlong,
+) {
+    guard(env, || {
+        let rule = ExpiryRule {
+            ttl_ms: not_negative(ttl_millis, "ttlMillis")?,
+            timestamp_at: not_negative(timestamp_at.into(), "timestampAt")? as usize,
+            stay_ms: u64::try_from(stay_millis).ok(),
+        };
+        Ok(ENGINES.share(handle)?.change_expiry(|expiry| expiry.set(state.cast_unsigned(), Some(rule)))?)
+    });
+}
+
+/// Rows of the state do not expire.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_clearExpiry(
+    env: *mut JNIEnv,
+    _: jclass,
+    handle: jlong,
+    state: jint,
+) {
+    guard(env, || Ok(ENGINES.share(handle)?.change_expiry(|expiry| expiry.set(state.cast_unsigned(), None))?));
+}
+
+/// From now on the wall clock counts, so many milliseconds behind.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_expireByWallClock(
+    env: *mut JNIEnv,
+    _: jclass,
+    handle: jlong,
+    behind_millis: jlong,
+) {
+    guard(env, || {
+        let behind_ms = not_negative(behind_millis, "behindMillis")?;
+        let clock = ExpiryClock::Wall { behind_ms };
+        Ok(ENGINES.share(handle)?.change_expiry(|expiry| expiry.clock = clock)?)
+    });
+}
+
+/// It is this time until another is handed over.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_expireAt(
+    env: *mut JNIEnv,
+    _: jclass,
+    handle: jlong,
+    now_millis: jlong,
+) {
+    guard(env, || {
+        let clock = ExpiryClock::At(now_millis);
+        Ok(ENGINES.share(handle)?.change_expiry(|expiry| expiry.clock = clock)?)
     });
 }
 

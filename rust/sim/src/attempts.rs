@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use weir_store::{Page, PageLimit, PendingCommit, Result, Row, StateReader, StateStore};
+use weir_store::{Expiry, Page, PageLimit, PendingCommit, Result, Row, StateReader, StateStore};
 
 /// A store whose `close` does nothing once the attempt has crashed.
 pub struct Attempt {
@@ -57,6 +57,10 @@ impl StateStore for Attempt {
 
     fn upkeep(&self, completed_checkpoint: u64) {
         self.inner.upkeep(completed_checkpoint);
+    }
+
+    fn set_expiry(&self, expiry: Expiry) {
+        self.inner.set_expiry(expiry);
     }
 
     fn memory_bytes(&self) -> u64 {

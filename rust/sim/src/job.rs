@@ -1,7 +1,7 @@
 //! One job: its subtasks with their engines and oracles, its checkpoints, and how it is restored.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -9,7 +9,9 @@ use bytes::Bytes;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use weir_engine::{EngineError, EngineOptions, EpochId, KeyedEngine, MemoryBudget};
-use weir_store::{BranchName, ErrorKind, KeyGroupRange, PageLimit, Source, StateStore, Stores, VersionRef};
+use weir_store::{
+    BranchName, ErrorKind, ExpiryClock, ExpiryRule, KeyGroupRange, PageLimit, Source, StateStore, Stores, VersionRef,
+};
 
 use crate::attempts::{Attempt, Crash};
 use crate::report::Report;
@@ -83,11 +85,17 @@ pub struct Shared {
     pub defect: Option<weir_engine::Defect>,
     /// Numbers every write and every attempt.
     pub numbers: AtomicU64,
+    /// The time by which rows expire, in milliseconds; only grows.
+    pub clock: AtomicI64,
     /// Branches and stores of attempts that crashed.
     pub crashed: Mutex<Vec<(BranchName, Arc<dyn StateStore>)>>,
 }
 
 impl Shared {
+    pub fn now_ms(&self) -> i64 {
+        self.clock.load(Ordering::SeqCst)
+    }
+
     pub fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -240,6 +248,8 @@ fn open(shared: &Shared, job: &Job, index: u16, parallelism: u16, parts: &[Part]
         oracle.next_sequence = oracle.next_sequence.max(part.oracle.next_sequence);
         let held = part.oracle.rows.iter().filter(|(key, _)| clipped.contains_key(key));
         oracle.rows.extend(held.map(|(key, value)| (key.clone(), value.clone())));
+        let expiring = part.oracle.expiring.iter().filter(|(key, _)| clipped.contains_key(key));
+        oracle.expiring.extend(expiring.map(|(key, value)| (key.clone(), value.clone())));
     }
     // As Flink names attempts, `<graph>_<vertex>_<subtask>_<attempt>`, and the number of the opening.
     let (name, graph, attempt) = (&job.name, job.graph, shared.number());
@@ -258,6 +268,14 @@ fn open(shared: &Shared, job: &Job, index: u16, parallelism: u16, parts: &[Part]
     options.stores = Some(shared.stores.clone());
     options.defect = shared.defect;
     let engine = KeyedEngine::new(store, options, shared.budget.clone(), shared.runtime.clone());
+    // Some attempts set no rule: they drop nothing, and an earlier one may have.
+    if !attempt.is_multiple_of(4) {
+        let rule = ExpiryRule { ttl_ms: rows::TTL_MS as u64, timestamp_at: 0, stay_ms: None };
+        engine.change_expiry(|expiry| {
+            expiry.clock = ExpiryClock::At(shared.now_ms());
+            expiry.set(State::Expiring as u32, Some(rule));
+        })?;
+    }
     Ok(Subtask { engine, range, oracle, branch, crash })
 }
 
@@ -306,6 +324,11 @@ fn same_page<'a>(
     }
     let mut seen = Vec::new();
     for (suffix, value) in rows {
+        if cut == 0 && rows::is_expiring(&suffix) {
+            // Looked at one by one elsewhere.
+            seen.push(suffix);
+            continue;
+        }
         match expected.next() {
             Some((key, other)) if key[cut..] == suffix && *other == value => seen.push(suffix),
             Some((key, other)) => wrong!(
@@ -345,6 +368,9 @@ impl Subtask {
             _ => rows::map_suffix(rng.random_range(0..size.user_keys)),
         };
         let row = [prefix.as_slice(), &suffix].concat();
+        if rng.random_bool(0.08) {
+            return self.operate_expiring(shared, rng, &rows::key(key_group, State::Expiring, number), report);
+        }
         match rng.random_range(0..100) {
             0..16 => {
                 let value = rows::value(rng, shared.number());
@@ -412,6 +438,40 @@ impl Subtask {
                 engine.put(&value_key, &value)?;
                 self.oracle.rows.insert(value_key, value);
             }
+        }
+        Ok(())
+    }
+
+    /// An operation on a row that expires, or some time goes by.
+    fn operate_expiring(&mut self, shared: &Shared, rng: &mut SmallRng, key: &[u8], report: &mut Report) -> Outcome {
+        match rng.random_range(0..6) {
+            0..3 => {
+                // Not always later than what it overwrites.
+                let timestamp = shared.now_ms() + rng.random_range(-20..20);
+                let value = rows::expiring_value(timestamp, shared.number());
+                self.engine.put(key, &value)?;
+                self.oracle.expiring.insert(key.to_vec(), value);
+            }
+            3 => {
+                self.engine.delete(key)?;
+                self.oracle.expiring.remove(key);
+            }
+            4 => {
+                let now = shared.clock.fetch_add(rng.random_range(0..20), Ordering::SeqCst);
+                self.engine.change_expiry(|expiry| expiry.clock = ExpiryClock::At(now))?;
+            }
+            _ => self.check_expiring(shared, key, report)?,
+        }
+        Ok(())
+    }
+
+    /// The newest value, or none if it has expired.
+    fn check_expiring(&self, shared: &Shared, key: &[u8], report: &mut Report) -> Outcome {
+        let expected = self.oracle.expiring.get(key).map(Vec::as_slice);
+        let found = self.engine.get(key, |found| found.map(<[u8]>::to_vec))?;
+        match expected {
+            Some(value) if found.is_none() && rows::may_be_gone(value, shared.now_ms()) => report.expired_rows += 1,
+            expected => same_value("get of an expiring row", key, found.as_deref(), expected)?,
         }
         Ok(())
     }
@@ -523,6 +583,9 @@ impl Subtask {
                                 self.scan_group(shared, rng, &rows::key(key_group, group, number), State::List)?;
                             }
                         }
+                        for number in 0..shared.size.keys {
+                            self.check_expiring(shared, &rows::key(key_group, State::Expiring, number), report)?;
+                        }
                         for state in VALUES {
                             for number in 0..shared.size.keys {
                                 let key = rows::key(key_group, state, number);
@@ -555,6 +618,7 @@ pub fn verify_version(shared: &Shared, part: &Part, report: &mut Report) -> Outc
     let source = Source { version: part.version.clone(), range: part.range };
     let reader = shared.runtime.block_on(shared.stores.open_read_only(&source))?;
     let mut expected = part.oracle.rows.iter();
+    let mut expiring = part.oracle.expiring.clone();
     for key_group in part.range.first..=part.range.last {
         let prefix = key_group.to_be_bytes();
         let mut after: Option<Bytes> = None;
@@ -563,6 +627,11 @@ pub fn verify_version(shared: &Shared, part: &Part, report: &mut Report) -> Outc
             let page = shared.runtime.block_on(reader.scan(&prefix, after.as_deref(), limit))?;
             for (key, value) in &page.rows {
                 report.checked_rows += 1;
+                if rows::is_expiring(key) {
+                    let known = expiring.remove(&key[..]);
+                    same_value("version's expiring row", key, Some(value), known.as_deref())?;
+                    continue;
+                }
                 match expected.next() {
                     Some((other, known)) if other == key && known == value => {}
                     Some((other, known)) => wrong!(
@@ -581,6 +650,12 @@ pub fn verify_version(shared: &Shared, part: &Part, report: &mut Report) -> Outc
             }
             after = page.rows.last().map(|(key, _)| key.clone());
         }
+    }
+    for (key, value) in expiring {
+        if !rows::may_be_gone(&value, shared.now_ms()) {
+            wrong!("version {} lacks {}, which has not expired", part.version, show(&key));
+        }
+        report.expired_rows += 1;
     }
     match expected.next() {
         Some((key, value)) => wrong!("version {} lacks {} = {}", part.version, show(key), show(value)),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -143,6 +143,7 @@ impl Program {
                 _ => None,
             },
             numbers: AtomicU64::new(1),
+            clock: AtomicI64::new(1_000),
             crashed: Mutex::default(),
         });
         let mut world = World {

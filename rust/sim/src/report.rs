@@ -45,6 +45,7 @@ counts! {
     earlier_restores: "… at an earlier version",
     rescales: "… rescaled",
     forks: "… forked",
+    expired_rows: "expired rows found dropped",
     releases: "checkpoints released",
     faults: "faults injected",
     failovers: "failovers after a fault",

@@ -18,11 +18,30 @@ pub enum State {
     /// With a namespace between key and user key.
     WindowedMap = 4,
     List = 5,
+    /// Of value rows that expire; not of [`STATES`], since such a row may be there or not.
+    Expiring = 6,
 }
 
 pub const VALUES: [State; 2] = [State::FirstValue, State::SecondValue];
 pub const GROUPS: [State; 3] = [State::Map, State::WindowedMap, State::List];
 pub const STATES: [State; 5] = [State::FirstValue, State::SecondValue, State::Map, State::WindowedMap, State::List];
+
+/// Milliseconds that a row of [`State::Expiring`] lives after the timestamp that its value begins with.
+pub const TTL_MS: i64 = 50;
+
+/// The value of an expiring row.
+pub fn expiring_value(timestamp: i64, number: u64) -> Vec<u8> {
+    [timestamp.to_be_bytes(), number.to_be_bytes()].concat()
+}
+
+/// Whether an expiring row with this value may have been dropped.
+pub fn may_be_gone(value: &[u8], now_ms: i64) -> bool {
+    i64::from_be_bytes(value[..8].try_into().expect("a timestamp")) + TTL_MS <= now_ms
+}
+
+pub fn is_expiring(key: &[u8]) -> bool {
+    key[2..6] == (State::Expiring as u32).to_be_bytes()
+}
 
 /// `[key group][state id]`, which the keys of one state and key group begin with.
 pub fn state_prefix(key_group: u16, state: State) -> Vec<u8> {
@@ -83,6 +102,8 @@ pub fn value(rng: &mut SmallRng, number: u64) -> Vec<u8> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Oracle {
     pub rows: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Rows of [`State::Expiring`] as they were written last, dropped or not.
+    pub expiring: BTreeMap<Vec<u8>, Vec<u8>>,
     pub next_sequence: u64,
 }
 

@@ -8,8 +8,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use weir_store::{
-    BranchName, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, Source, StateReader, StateStore, Stores,
-    VersionRef,
+    BranchName, Expiry, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, Source, StateReader, StateStore,
+    Stores, VersionRef,
 };
 
 /// Versions of each branch, in the order of their commits.
@@ -101,6 +101,10 @@ impl StateStore for StaleStore {
 
     fn upkeep(&self, completed_checkpoint: u64) {
         self.inner.upkeep(completed_checkpoint);
+    }
+
+    fn set_expiry(&self, expiry: Expiry) {
+        self.inner.set_expiry(expiry);
     }
 
     fn memory_bytes(&self) -> u64 {

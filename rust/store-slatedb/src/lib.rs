@@ -13,10 +13,11 @@
 //! * The WAL is off: what is not committed is the engine's to write again.
 //!
 //! The parts: [`config`] what can be set, `root` how branches come and go, `store` and `reader` the two ways to have one
-//! open, `compaction` which files are merged, `watch` how endless retries end with their cause.
+//! open, `compaction` which files are merged, `expiry` what merging drops, `watch` how endless retries end with their cause.
 
 mod compaction;
 pub mod config;
+mod expiry;
 mod reader;
 mod root;
 mod store;
@@ -44,9 +45,10 @@ use weir_store::{
 
 pub use compaction::CompactionPolicy;
 pub use config::{BlockCache, SlateConfig};
+use expiry::Expiring;
 use reader::SlateReader;
-use root::{Access, Pin, Root, fenced, missing, parse_version_name, used};
-use store::{SlateStore, garbage_options};
+use root::{Access, Pin, Root, fenced, parse_version_name, used};
+use store::SlateStore;
 use watch::WatchedStore;
 
 /// New files that may wait for merging before writes do: far beyond what merging leaves, so that frequent commits do
@@ -162,17 +164,19 @@ impl SlateStores {
         let watch = root.watch();
         let object = WatchedStore::new(access.object().clone(), watch.clone());
         let (cache, cache_id) = root.config.block_cache.handle();
+        let expiring = Arc::new(Expiring::default());
         let compactor = CompactorBuilder::new(path.clone(), object.clone())
             .with_options(self.compactor_options())
             .with_runtime(root.runtime.clone())
-            .with_scheduler_supplier(compaction::supplier(root.config.compaction));
+            .with_scheduler_supplier(compaction::supplier(root.config.compaction, expiring.clone()))
+            .with_compaction_filter_supplier(Arc::new(expiry::Supplier(expiring.clone())));
         let build = Db::builder(path, object)
             .with_settings(self.settings())
             .with_db_cache(cache, cache_id)
             .with_compactor_builder(compactor)
             .build();
         let db = watch.run_opening("cannot open branch", branch, build).await?;
-        let store = SlateStore::new(root.clone(), branch.clone(), pin.range, db, watch);
+        let store = SlateStore::new(root.clone(), branch.clone(), pin.range, db, watch, expiring);
         // From here on the branch's own holds protect it, if they were made in time.
         if !access.has_pin(branch).await? {
             return Err(fenced(branch));
@@ -184,7 +188,7 @@ impl SlateStores {
             let held = manifest.iter().flat_map(|manifest| manifest.checkpoints()).any(|found| found.id == hold);
             if !held {
                 let version = VersionRef { branch: parent, version: hold.to_string() };
-                return Err(missing(&version, &root.url));
+                return Err(root.missing(&version));
             }
         }
         access.reap(branch, pin, restored_checkpoint).await?;
@@ -216,7 +220,7 @@ impl Stores for SlateStores {
             }
             // A missing root is a missing version, not a directory to make.
             let access = Access::new(&self.root, sources.is_empty())?;
-            let access = access.ok_or_else(|| missing(&sources[0].version, &self.root.url))?;
+            let access = access.ok_or_else(|| self.root.missing(&sources[0].version))?;
             let pin = Pin::now(range);
             access.write_pin(branch, pin).await?;
             let opened = self.open_pinned(&access, branch, pin, sources, restored_checkpoint).await;
@@ -257,9 +261,7 @@ impl Stores for SlateStores {
             access.collect(&version.branch).await?;
             if !access.has_pin(&version.branch).await? && access.manifest(&version.branch).await?.is_some() {
                 // No writer keeps it tidy.
-                let admin = access.admin(self.root.branch_path(&version.branch));
-                let collected = admin.run_gc_once(garbage_options(self.root.config.gc_min_age));
-                access.watch().run("cannot collect the garbage of", &version.branch, collected).await?;
+                access.collect_garbage(&version.branch, true).await?;
             }
             Ok(())
         }

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 use uuid::Uuid;
 use weir_store::{BranchName, ErrorKind, KeyGroupRange, Page, PageLimit, Result, Source, StateReader};
 
-use crate::root::{Access, READER_NAME, Root, missing};
+use crate::root::{Access, READER_NAME, Root};
 use crate::store::{read_page, scan_bounds, scan_options};
 use crate::watch::{Watch, WatchedStore};
 
@@ -32,7 +32,7 @@ pub(crate) struct SlateReader {
 
 impl SlateReader {
     pub(crate) async fn open(root: &Arc<Root>, source: &Source) -> Result<Self> {
-        let absent = || missing(&source.version, &root.url);
+        let absent = || root.missing(&source.version);
         let access = Access::new(root, false)?.ok_or_else(absent)?;
         let version = access.version(&source.version).await?;
         let branch = source.version.branch.clone();

@@ -22,6 +22,7 @@ use uuid::Uuid;
 use weir_store::{BranchName, ErrorKind, KeyGroupRange, Kinship, Result, StoreError, VersionRef};
 
 use crate::config::SlateConfig;
+use crate::store::garbage_options;
 use crate::watch::{Watch, WatchedStore};
 
 /// Begins the name of every SlateDB checkpoint that is a version: `weir-<checkpoint>-<first>-<last key group>`.
@@ -100,11 +101,6 @@ fn keeps_branch(checkpoint: &Checkpoint) -> bool {
     }
 }
 
-pub(crate) fn missing(version: &VersionRef, root: &str) -> StoreError {
-    let message = format!("version {version} is not at {root}: it was released, or never committed");
-    StoreError::new(ErrorKind::MissingVersion, message)
-}
-
 impl Root {
     pub(crate) fn new(url: &str, directory: PathBuf, config: SlateConfig, runtime: Handle) -> Arc<Self> {
         Arc::new(Self {
@@ -119,6 +115,26 @@ impl Root {
 
     pub(crate) fn directory(&self) -> &FilePath {
         &self.directory
+    }
+
+    /// Why there is no such version: tells a directory that is elsewhere from a version that is gone.
+    pub(crate) fn missing(&self, version: &VersionRef) -> StoreError {
+        let VersionRef { branch, .. } = version;
+        let (url, folder) = (&self.url, self.directory.join("branches"));
+        let why = if !self.directory.is_dir() {
+            format!("the directory {url} is not there: was it moved, or is it not mounted here? Put it back there")
+        } else if !folder.is_dir() {
+            format!(
+                "the directory {url} holds no state: was it emptied, or made anew in the place of one that was moved?"
+            )
+        } else if !folder.join(branch.path()).is_dir() {
+            format!(
+                "{url} holds nothing of {branch} any more: its last version was released, or its files were removed"
+            )
+        } else {
+            format!("{branch} is at {url}, but no longer has this version: it was released, or never committed")
+        };
+        StoreError::new(ErrorKind::MissingVersion, format!("version {version} is missing: {why}"))
     }
 
     /// The object store of the root, or `None` if its directory is not there and `create` is false.
@@ -251,7 +267,7 @@ impl Access {
 
     /// The SlateDB checkpoint that is `version`.
     pub(crate) async fn version(&self, version: &VersionRef) -> Result<Checkpoint> {
-        let absent = || missing(version, &self.root.url);
+        let absent = || self.root.missing(version);
         let id = Uuid::parse_str(&version.version).map_err(|_| absent())?;
         let manifest = self.manifest(&version.branch).await?.ok_or_else(absent)?;
         let found = manifest.checkpoints().iter().find(|checkpoint| checkpoint.id == id);
@@ -282,6 +298,58 @@ impl Access {
             self.delete_database(&branch).await?;
             tracing::debug!(%branch, "removed a branch that nothing needs");
             left.extend(parents.iter().filter_map(|path| BranchName::parse(path.strip_prefix("branches/")?).ok()));
+        }
+        Ok(())
+    }
+
+    /// Deletes the files of `branch` that are old enough and that nothing needs. `quiet` says that no file is on its way into
+    /// the branch.
+    pub(crate) async fn collect_garbage(&self, branch: &BranchName, quiet: bool) -> Result<()> {
+        let admin = self.admin(self.root.branch_path(branch));
+        let collected = admin.run_gc_once(garbage_options(self.root.config.gc_min_age));
+        self.watch.run("cannot collect the garbage of", branch, collected).await?;
+        if quiet { self.delete_unneeded(&admin, branch).await } else { Ok(()) }
+    }
+
+    /// SlateDB deletes nothing that is newer than the newest file that was written rather than merged, since a file newer than
+    /// that may be about to be added. In a branch that nobody writes to, runs that were merged since would stay for ever.
+    async fn delete_unneeded(&self, admin: &Admin, branch: &BranchName) -> Result<()> {
+        const WHAT: &str = "cannot collect the garbage of";
+        let view = self.watch.run(WHAT, branch, admin.read_compactor_state_view()).await?;
+        let compactions = view.compactions().into_iter().flat_map(|compactions| compactions.recent_compactions());
+        if compactions.into_iter().any(|compaction| compaction.active()) {
+            return Ok(());
+        }
+        let names = |manifest: &VersionedManifest| -> Vec<String> {
+            manifest.all_sst_views().map(|view| view.sst.id.value().to_string()).collect()
+        };
+        let mut needed: BTreeSet<String> = names(view.manifest()).into_iter().collect();
+        for checkpoint in view.manifest().checkpoints() {
+            let manifest = admin.read_manifest(Some(checkpoint.manifest_id));
+            match self.watch.run(WHAT, branch, manifest).await? {
+                Some(manifest) => needed.extend(names(&manifest)),
+                // Was released meanwhile: the next look sees why.
+                None => return Ok(()),
+            }
+        }
+        let path = self.root.branch_path(branch).join("compacted");
+        let files: Vec<_> = match self.watched.list(Some(&path)).try_collect().await {
+            Ok(files) => files,
+            Err(IoError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(self.io("cannot list", &path, &error)),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i128;
+        let min_age = self.root.config.gc_min_age.as_millis() as i128;
+        for file in files {
+            let name = file.location.filename().and_then(|name| name.strip_suffix(".sst"));
+            let old = now - i128::from(file.last_modified.timestamp_millis()) > min_age;
+            if !old || name.is_none_or(|name| needed.contains(name)) {
+                continue;
+            }
+            match self.object.delete(&file.location).await {
+                Ok(()) | Err(IoError::NotFound { .. }) => {}
+                Err(error) => return Err(self.io("cannot remove", &file.location, &error)),
+            }
         }
         Ok(())
     }

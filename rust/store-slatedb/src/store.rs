@@ -18,10 +18,11 @@ use slatedb::{CheckpointHandle, Db, DbIterator, VersionedManifest, WriteBatch};
 use tokio::sync::{OnceCell, oneshot};
 use uuid::Uuid;
 use weir_store::{
-    BranchName, Commit, ErrorKind, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, StateReader, StateStore,
-    StoreError, VersionRef, check_batch,
+    BranchName, Commit, ErrorKind, Expiry, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, StateReader,
+    StateStore, StoreError, VersionRef, check_batch,
 };
 
+use crate::expiry::Expiring;
 use crate::root::{Access, Root, fenced, parse_version_name, version_name};
 use crate::watch::Watch;
 
@@ -50,6 +51,7 @@ struct Inner {
     /// Of commits that are not durable yet.
     flushing_bytes: AtomicU64,
     last_upkeep: Mutex<Option<Instant>>,
+    expiring: Arc<Expiring>,
 }
 
 #[derive(Default)]
@@ -71,7 +73,14 @@ enum Landing {
 }
 
 impl SlateStore {
-    pub(crate) fn new(root: Arc<Root>, branch: BranchName, range: KeyGroupRange, db: Db, watch: Arc<Watch>) -> Self {
+    pub(crate) fn new(
+        root: Arc<Root>,
+        branch: BranchName,
+        range: KeyGroupRange,
+        db: Db,
+        watch: Arc<Watch>,
+        expiring: Arc<Expiring>,
+    ) -> Self {
         let inner = Inner {
             root,
             branch,
@@ -84,6 +93,7 @@ impl SlateStore {
             epoch_bytes: AtomicU64::new(0),
             flushing_bytes: AtomicU64::new(0),
             last_upkeep: Mutex::new(None),
+            expiring,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -246,10 +256,8 @@ impl Inner {
             manifest.external_dbs().iter().map(|db| db.path.clone()).collect()
         };
         let before = parents(&self.db.manifest());
-        let options = garbage_options(self.root.config.gc_min_age);
-        let admin = access.admin(self.root.branch_path(&self.branch));
-        let collected = admin.run_gc_once(options.clone());
-        access.watch().run("cannot collect the garbage of", &self.branch, collected).await?;
+        let unwritten = self.epoch_bytes.load(Ordering::Acquire) + self.flushing_bytes.load(Ordering::Acquire);
+        access.collect_garbage(&self.branch, unwritten == 0).await?;
         let Some(manifest) = access.manifest(&self.branch).await? else { return Ok(()) };
         let after = parents(&manifest);
         for path in &before {
@@ -260,9 +268,7 @@ impl Inner {
                 access.collect(&parent).await?;
             } else if !access.has_pin(&parent).await? {
                 // Nobody else keeps it tidy.
-                let admin = access.admin(self.root.branch_path(&parent));
-                let collected = admin.run_gc_once(options.clone());
-                access.watch().run("cannot collect the garbage of", &parent, collected).await?;
+                access.collect_garbage(&parent, true).await?;
             }
         }
         Ok(())
@@ -465,6 +471,10 @@ impl StateStore for SlateStore {
                 tracing::warn!(%branch, %error, "upkeep failed and is tried again after the next checkpoint");
             }
         });
+    }
+
+    fn set_expiry(&self, expiry: Expiry) {
+        self.inner.expiring.set(expiry);
     }
 
     fn memory_bytes(&self) -> u64 {

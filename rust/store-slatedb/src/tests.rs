@@ -321,8 +321,10 @@ fn damaged_sst_is_corrupt_and_named() {
                 Err(error) => Err(error),
             };
             let name = file.file_name().unwrap().to_str().unwrap();
-            let message = assert_error(failed, ErrorKind::Corrupt, &[name]);
+            let message = assert_error(failed, ErrorKind::Corrupt, &[name, "Restore another checkpoint"]);
             println!("{damage}: after {:?}: {message}", start.elapsed());
+            assert_eq!(message.contains("is cut: it has"), damage.starts_with("cut"), "{message}");
+            assert!(damage == "removed" || !message.contains("not found"), "{message}");
             assert!(start.elapsed() < TIMEOUT * 4);
             // Mended, it opens again.
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -353,8 +355,10 @@ fn damaged_manifest_is_corrupt_and_named() {
             let start = Instant::now();
             let opened = stores.open(&branch("job/op/1/b"), ALL, &[whole(&version)], 1).await;
             let name = file.file_name().unwrap().to_str().unwrap();
-            let message = assert_error(opened, ErrorKind::Corrupt, &[name]);
+            let message = assert_error(opened, ErrorKind::Corrupt, &[name, "Restore another checkpoint"]);
             println!("{damage}: after {:?}: {message}", start.elapsed());
+            let (said, cause) = (message.find("is damaged").unwrap(), message.find("Cause: ").unwrap());
+            assert!(said < cause, "leads with what happened: {message}");
             assert_error(stores.open_read_only(&whole(&version)).await, ErrorKind::Corrupt, &[name]);
             assert!(start.elapsed() < TIMEOUT * 4);
             std::fs::write(file, &whole_file).unwrap();
@@ -362,6 +366,44 @@ fn damaged_manifest_is_corrupt_and_named() {
             assert_eq!(rows(&*child).await.len(), 2000);
             child.close().await.unwrap();
         }
+    });
+}
+
+#[test]
+fn a_missing_version_says_what_is_missing() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let root = directory.path().join("root");
+        let stores = stores_at(&root);
+        let version = version(&stores).await;
+        let gone = |name: &'static str, said: &'static str| {
+            let (stores, source) = (stores_at(&root), whole(&version));
+            async move {
+                let opened = stores.open(&branch(name), ALL, &[source], 1).await;
+                assert_error(opened, ErrorKind::MissingVersion, &["version job/op/0/a@", said]);
+            }
+        };
+        let moved = directory.path().join("moved");
+        std::fs::rename(&root, &moved).unwrap();
+        gone("job/op/0/b", "is not there: was it moved").await;
+        assert!(!root.exists());
+        std::fs::create_dir(&root).unwrap();
+        gone("job/op/0/c", "holds no state").await;
+        std::fs::remove_dir_all(&root).unwrap();
+        std::fs::rename(&moved, &root).unwrap();
+        // Held, so that the branch stays when the version goes.
+        let reader = stores.open_read_only(&whole(&version)).await.unwrap();
+        stores.release(&version.version).await.unwrap();
+        gone("job/op/0/d", "no longer has this version").await;
+        drop(reader);
+        let branch = root.join("branches/job/op/0/a");
+        let start = Instant::now();
+        while branch.exists() {
+            assert!(start.elapsed() < TIMEOUT * 20, "the branch stays");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        std::fs::create_dir_all(root.join("branches/job/op/0/other")).unwrap();
+        gone("job/op/0/e", "holds nothing of job/op/0/a any more").await;
     });
 }
 

@@ -47,6 +47,8 @@ struct State {
     /// By direction and folder: a full disk stops SSTs while small manifests may still fit.
     failing: HashMap<(Direction, String), Failing>,
     last_read: Option<Path>,
+    /// What was said of a file that is cut.
+    cut: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,6 +64,11 @@ struct Failing {
     path: String,
     cause: String,
 }
+
+/// What can be done about a damaged file.
+const RESTORE: &str = "Restore another checkpoint, or put the file back from a copy of the directory.";
+/// In the message for a file that is shorter than it was.
+const IS_CUT: &str = "is cut: it has";
 
 /// An error and its sources, the innermost last; sources that only repeat are left out.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
@@ -233,8 +240,17 @@ impl Watch {
         call: impl Future<Output = Result<T, slatedb::Error>>,
     ) -> weir_store::Result<T> {
         self.run(what, subject, call).await.map_err(|error| match error.kind() {
-            ErrorKind::Internal => {
-                let message = self.name_last_read(error.to_string());
+            ErrorKind::Internal | ErrorKind::Corrupt if !error.to_string().contains(".sst") => {
+                let cause = error.to_string();
+                let cause = cause.trim_end_matches(RESTORE).trim_end_matches(['.', ' ']);
+                let manifest = self.state.lock().last_read.clone().filter(|path| path.as_ref().ends_with(".manifest"));
+                let message = match manifest {
+                    Some(path) => format!(
+                        "{what} {subject}: the manifest {}/{path} is damaged and cannot be read. {RESTORE} Cause: {cause}",
+                        self.root
+                    ),
+                    None => self.name_last_read(cause.to_owned()),
+                };
                 StoreError::new(ErrorKind::Corrupt, message)
             }
             _ => error,
@@ -262,10 +278,15 @@ impl Watch {
             SlateKind::Invalid => ErrorKind::InvalidArgument,
             _ => ErrorKind::Internal,
         };
-        let mut message = format!("{what} {subject}: {}", chain(error));
-        if kind == ErrorKind::Corrupt {
-            message = self.name_last_read(message);
+        let cause = chain(error);
+        if kind != ErrorKind::Corrupt {
+            return StoreError::new(kind, format!("{what} {subject}: {cause}"));
         }
+        let cut = if cause.contains(IS_CUT) { self.state.lock().cut.clone() } else { None };
+        let message = match cut {
+            Some(cut) => format!("{what} {subject}: {cut}. {RESTORE}"),
+            None => format!("{}. {RESTORE}", self.name_last_read(format!("{what} {subject}: {cause}"))),
+        };
         StoreError::new(kind, message)
     }
 
@@ -308,10 +329,13 @@ impl WatchedStore {
         let Err(Error::Generic { .. }) = &result else { return result };
         let head = GetOptions { head: true, ..GetOptions::default() };
         match self.inner.get_opts(path, head).await {
-            Ok(found) if found.meta.size < end => Err(Error::NotFound {
-                path: path.to_string(),
-                source: format!("the file is cut: it has {} bytes, byte {end} was asked for", found.meta.size).into(),
-            }),
+            Ok(found) if found.meta.size < end => {
+                let (root, size) = (&self.watch.root, found.meta.size);
+                let cut = format!("the file {root}/{path} {IS_CUT} {size} bytes, byte {end} was asked for");
+                self.watch.state.lock().cut = Some(cut.clone());
+                // Of the kinds that are not retried the one that is taken for damage.
+                Err(Error::NotFound { path: path.to_string(), source: cut.into() })
+            }
             _ => result,
         }
     }

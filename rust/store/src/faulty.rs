@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
-    BranchName, ErrorKind, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, Source, StateReader, StateStore,
-    StoreError, Stores, VersionRef,
+    BranchName, ErrorKind, Expiry, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, Source, StateReader,
+    StateStore, StoreError, Stores, VersionRef,
 };
 
 /// The calls that can be made to misbehave. Each is counted on its own, over all stores of one [`FaultyStores`].
@@ -376,6 +376,10 @@ impl StateStore for FaultyStore {
 
     fn upkeep(&self, completed_checkpoint: u64) {
         self.inner.upkeep(completed_checkpoint);
+    }
+
+    fn set_expiry(&self, expiry: Expiry) {
+        self.inner.set_expiry(expiry);
     }
 
     fn memory_bytes(&self) -> u64 {

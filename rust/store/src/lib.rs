@@ -9,6 +9,7 @@
 //! * [`StateStore`] also writes to the one branch it was opened on.
 
 mod error;
+mod expiry;
 pub mod faulty;
 pub mod long_keys;
 pub mod memory;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 pub use error::{ErrorKind, Result, StoreError};
+pub use expiry::{Expiry, ExpiryClock, ExpiryRule};
 
 /// Key groups `first..=last`, both inclusive, as in Flink's `KeyGroupRange`. Every key begins with its key group as
 /// two big-endian bytes.
@@ -258,6 +260,15 @@ pub trait StateStore: StateReader {
     /// Tells the store that `checkpoint` is complete on the JobManager and that upkeep (compaction of what is no longer
     /// needed, garbage collection) is due. A hint; must not block on I/O.
     fn upkeep(&self, completed_checkpoint: u64);
+
+    /// Replaces what expires in this branch; without it nothing does. From then on the store may drop, whenever it merges
+    /// what it holds, a row whose newest value written has expired: it then reads as if it had been deleted, and so do
+    /// later versions. A row whose newest value has not expired is never dropped, an older value never shows again, and
+    /// versions that were committed keep every row that they had. Must not block.
+    ///
+    /// The rule of a state may be set while older values of its rows, not in the rule's form, are still in the store,
+    /// provided that a newer value of each has been handed over to be written before the next commit, or will be.
+    fn set_expiry(&self, expiry: Expiry);
 
     /// Bytes that the store holds in memory for this branch alone (unflushed buffers, indexes).
     fn memory_bytes(&self) -> u64;

@@ -13,7 +13,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::{
-    BranchName, ErrorKind, KeyGroupRange, MAX_KEY_BYTES, Page, PageLimit, PendingCommit, Result, Row, Source,
+    BranchName, ErrorKind, Expiry, KeyGroupRange, MAX_KEY_BYTES, Page, PageLimit, PendingCommit, Result, Row, Source,
     StateReader, StateStore, StoreError, Stores, VersionRef, check_batch_up_to,
 };
 
@@ -125,6 +125,11 @@ impl StateStore for LongKeyStore {
 
     fn upkeep(&self, completed_checkpoint: u64) {
         self.inner.upkeep(completed_checkpoint);
+    }
+
+    /// Bundles do not expire: [`Expiry::rule`] knows none for a key that long.
+    fn set_expiry(&self, expiry: Expiry) {
+        self.inner.set_expiry(expiry);
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::{
-    BranchName, Commit, ErrorKind, KeyGroupRange, Kinship, Page, PageLimit, PendingCommit, Result, Row, Source,
+    BranchName, Commit, ErrorKind, Expiry, KeyGroupRange, Kinship, Page, PageLimit, PendingCommit, Result, Row, Source,
     StateReader, StateStore, StoreError, Stores, VersionRef, check_batch, check_sources,
 };
 
@@ -183,7 +183,7 @@ impl Stores for MemoryStores {
             Ok(Arc::new(MemoryStore {
                 root: self.root.clone(),
                 branch: branch.clone(),
-                current: Mutex::new(Current { rows: Arc::new(rows), bytes, written: 0 }),
+                current: Mutex::new(Current { rows: Arc::new(rows), bytes, written: 0, expiry: Expiry::default() }),
                 closed: Arc::default(),
             }) as Arc<dyn StateStore>)
         }
@@ -225,6 +225,24 @@ struct Current {
     bytes: u64,
     /// Since the last commit.
     written: u64,
+    expiry: Expiry,
+}
+
+impl Current {
+    /// What merging is elsewhere.
+    fn drop_expired(&mut self) {
+        let now = self.expiry.now_ms();
+        let expired = |(key, value): &(&Bytes, &Bytes)| self.expiry.is_expired(key, value, now);
+        let expired: Vec<Bytes> = self.rows.iter().filter(expired).map(|(key, _)| key.clone()).collect();
+        if expired.is_empty() {
+            return;
+        }
+        let rows = Arc::make_mut(&mut self.rows);
+        for key in expired {
+            let value = rows.remove(&key).expect("a row that was there");
+            self.bytes -= (key.len() + value.len()) as u64;
+        }
+    }
 }
 
 impl MemoryStore {
@@ -289,7 +307,7 @@ impl StateStore for MemoryStore {
             self.check_open()?;
             check_batch(&batch)?;
             let mut current = self.current.lock();
-            let Current { rows, bytes, written } = &mut *current;
+            let Current { rows, bytes, written, .. } = &mut *current;
             let rows = Arc::make_mut(rows);
             for Row { key, value } in batch {
                 let key_bytes = key.len() as u64;
@@ -334,7 +352,16 @@ impl StateStore for MemoryStore {
         .boxed()
     }
 
-    fn upkeep(&self, _completed_checkpoint: u64) {}
+    fn upkeep(&self, _completed_checkpoint: u64) {
+        let mut current = self.current.lock();
+        if !current.expiry.is_empty() {
+            current.drop_expired();
+        }
+    }
+
+    fn set_expiry(&self, expiry: Expiry) {
+        self.current.lock().expiry = expiry;
+    }
 
     fn memory_bytes(&self) -> u64 {
         self.current.lock().bytes

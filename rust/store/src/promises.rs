@@ -14,8 +14,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use crate::{
-    BranchName, Commit, ErrorKind, KeyGroupRange, MAX_KEY_BYTES, PageLimit, Result, Row, Source, StateReader,
-    StateStore, StoreError, Stores, VersionRef,
+    BranchName, Commit, ErrorKind, Expiry, ExpiryClock, ExpiryRule, KeyGroupRange, MAX_KEY_BYTES, PageLimit, Result,
+    Row, Source, StateReader, StateStore, StoreError, Stores, VersionRef,
 };
 
 pub use crate::promise_suite as suite;
@@ -75,6 +75,9 @@ macro_rules! promise_suite {
             versions_of_another_run_are_kept,
             openings_of_one_attempt_leave_each_other_alone,
             commit_counts_bytes,
+            expired_rows_leave_and_no_others,
+            versions_keep_what_expires_later,
+            what_expired_hides_what_is_older,
         );
     };
     (@each $subject:expr; $($promise:ident),+ $(,)?) => {
@@ -1044,6 +1047,155 @@ pub async fn commit_counts_bytes(subject: &impl Subject) {
         assert!((rows * 1000..rows * 1100).contains(&bytes), "{bytes} bytes for {rows} rows of 1006");
     }
     assert!((100_000..110_000).contains(&second.written_bytes), "{} bytes written", second.written_bytes);
+    store.close().await.unwrap();
+}
+
+/// A row of a state whose four bytes are `state`, last accessed at `timestamp`.
+pub fn timed(group: u16, state: &str, name: &str, timestamp: i64, value: &str) -> Row {
+    assert_eq!(state.len(), 4);
+    let value = [&timestamp.to_be_bytes(), value.as_bytes()].concat();
+    Row { key: key(group, &format!("{state}{name}")), value: Some(value.into()) }
+}
+
+/// The rule that rows of `state` expire `ttl_ms` after their timestamp, and the time.
+pub fn expiry(state: &str, ttl_ms: u64, now_ms: i64) -> Expiry {
+    let mut expiry = Expiry::new(ExpiryClock::At(now_ms));
+    let state = u32::from_be_bytes(state.as_bytes().try_into().expect("four bytes"));
+    expiry.set(state, Some(ExpiryRule { ttl_ms, timestamp_at: 0, stay_ms: None }));
+    expiry
+}
+
+/// Commits so often that a store has reason to merge, until it holds exactly `expected`; each commit replaces the one
+/// before, and the last one is returned.
+async fn until_rows(
+    stores: &Arc<dyn Stores>,
+    store: &Arc<dyn StateStore>,
+    checkpoint: &mut u64,
+    expected: &BTreeMap<Bytes, Bytes>,
+) -> Commit {
+    let start = Instant::now();
+    let mut last: Option<Commit> = None;
+    loop {
+        *checkpoint += 1;
+        let next = commit(&**store, *checkpoint).await;
+        store.upkeep(*checkpoint);
+        if let Some(last) = last.replace(next) {
+            stores.release(&last.version).await.unwrap();
+        }
+        if rows(&**store).await == *expected {
+            *checkpoint += 1;
+            stores.release(&last.expect("a commit").version).await.unwrap();
+            return commit(&**store, *checkpoint).await;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{} rows, not as expected", rows(&**store).await.len());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+pub async fn expired_rows_leave_and_no_others(subject: &impl Subject) {
+    let stores = subject.stores();
+    let store = open_fresh(&stores, "job/op/0/a").await;
+    let filler = "x".repeat(100);
+    let expiring: Vec<Row> = (0..800).map(|i| timed(1, "ttl.", &format!("{i:04}"), i, &filler)).collect();
+    let mut staying: Vec<Row> = (0..100).map(|i| timed(2, "none", &format!("{i:04}"), i, &filler)).collect();
+    // Too short for a timestamp, and for a state.
+    staying.push(put(3, "ttl.short", "1234567"));
+    staying.push(put(3, "ttl", &filler));
+    for rows in expiring.chunks(100).chain([&staying[..100], &staying[100..]]) {
+        let mut rows = rows.to_vec();
+        rows.sort_by(|a, b| a.key.cmp(&b.key));
+        store.write(rows).await.unwrap();
+        stores.release(&commit(&*store, 1).await.version).await.unwrap();
+    }
+    let mut checkpoint = 1;
+    let all = expect(expiring.iter().chain(&staying).cloned());
+    store.set_expiry(expiry("ttl.", 1000, 999));
+    let before = until_rows(&stores, &store, &mut checkpoint, &all).await;
+    // The 700th expires at 1700.
+    store.set_expiry(expiry("ttl.", 1000, 1699));
+    let left = expect(expiring[700..].iter().chain(&staying).cloned());
+    let start = Instant::now();
+    loop {
+        let after = until_rows(&stores, &store, &mut checkpoint, &left).await;
+        stores.release(&after.version).await.unwrap();
+        let (before, after) = (before.total_bytes, after.total_bytes);
+        if after * 10 < before * 4 {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{before} bytes of 902 rows, then {after} of 202");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(rows(&*store).await, left);
+    store.close().await.unwrap();
+}
+
+pub async fn versions_keep_what_expires_later(subject: &impl Subject) {
+    let stores = subject.stores();
+    let store = open_fresh(&stores, "job/op/0/a").await;
+    let expiring: Vec<Row> = (0..300).map(|i| timed(1, "ttl.", &format!("{i:04}"), i, "value")).collect();
+    for rows in expiring.chunks(60) {
+        store.write(rows.to_vec()).await.unwrap();
+        stores.release(&commit(&*store, 1).await.version).await.unwrap();
+    }
+    let kept = commit(&*store, 2).await;
+    store.set_expiry(expiry("ttl.", 10, 10_000));
+    let mut checkpoint = 2;
+    until_rows(&stores, &store, &mut checkpoint, &BTreeMap::new()).await;
+    let all = expect(expiring);
+    assert_eq!(rows(&*stores.open_read_only(&whole(&kept)).await.unwrap()).await, all);
+    // A branch has no rules of its own until they are set.
+    let child = open_at(&stores, "job/op/0/b", &kept, checkpoint).await;
+    until_rows(&stores, &child, &mut checkpoint, &all).await;
+    child.set_expiry(expiry("ttl.", 10, 10_000));
+    until_rows(&stores, &child, &mut checkpoint, &BTreeMap::new()).await;
+    assert_eq!(rows(&*stores.open_read_only(&whole(&kept)).await.unwrap()).await, all);
+    // And what has lost all its rows can be opened too.
+    let empty = commit(&*child, checkpoint + 1).await;
+    let grandchild = open_at(&stores, "job/op/0/c", &empty, checkpoint + 1).await;
+    assert_eq!(rows(&*grandchild).await, BTreeMap::new());
+    grandchild.write(vec![put(1, "a", "1")]).await.unwrap();
+    assert_eq!(rows(&*grandchild).await, expect([put(1, "a", "1")]));
+    for store in [store, child, grandchild] {
+        store.close().await.unwrap();
+    }
+}
+
+pub async fn what_expired_hides_what_is_older(subject: &impl Subject) {
+    let stores = subject.stores();
+    let store = open_fresh(&stores, "job/op/0/a").await;
+    let name = |i: i64| format!("{i:04}");
+    let base: Vec<Row> = (0..200)
+        .map(|i| match i % 4 {
+            // Older than the state's time to live: no timestamp, and what stands in its place seems old.
+            0 => put(1, &format!("ttl.{}", name(i)), "\0\0\0\0\0\0\0\0 of the older form"),
+            // The same, seemingly of the far future.
+            1 => put(1, &format!("ttl.{}", name(i)), "zzzzzzzz of the older form"),
+            2 => timed(1, "ttl.", &name(i), 1_000_000, "does not expire, but is overwritten"),
+            _ => timed(1, "ttl.", &name(i), 0, "expires, and is not overwritten"),
+        })
+        .collect();
+    store.write(base).await.unwrap();
+    let mut version = commit(&*store, 1).await;
+    let mut checkpoint = 1;
+    let newer: Vec<Row> = (0..200)
+        .filter_map(|i| match i % 4 {
+            0 => Some(timed(1, "ttl.", &name(i), 1_000_000, "migrated")),
+            1 | 2 => Some(timed(1, "ttl.", &name(i), 5, "expires")),
+            _ => None,
+        })
+        .collect();
+    // The rule is set when what replaces the older form has been handed over but is not all written yet.
+    let (first, second) = newer.split_at(70);
+    store.write(first.to_vec()).await.unwrap();
+    store.set_expiry(expiry("ttl.", 100, 500));
+    for rows in second.chunks(20) {
+        store.write(rows.to_vec()).await.unwrap();
+        checkpoint += 1;
+        stores.release(&version.version).await.unwrap();
+        version = commit(&*store, checkpoint).await;
+    }
+    let expected = expect((0..50).map(|i| timed(1, "ttl.", &name(i * 4), 1_000_000, "migrated")));
+    until_rows(&stores, &store, &mut checkpoint, &expected).await;
     store.close().await.unwrap();
 }
 

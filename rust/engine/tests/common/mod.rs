@@ -14,8 +14,8 @@ use weir_engine::{Committed, EngineOptions, KeyedEngine, MemoryBudget};
 use weir_store::faulty::{Faults, FaultyStores};
 use weir_store::memory::MemoryStores;
 use weir_store::{
-    BranchName, Commit, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, Source, StateReader, StateStore,
-    Stores, VersionRef,
+    BranchName, Commit, Expiry, KeyGroupRange, Page, PageLimit, PendingCommit, Result, Row, Source, StateReader,
+    StateStore, Stores, VersionRef,
 };
 
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -180,6 +180,10 @@ impl StateStore for Elsewhere {
         self.0.upkeep(completed_checkpoint);
     }
 
+    fn set_expiry(&self, expiry: Expiry) {
+        self.0.set_expiry(expiry);
+    }
+
     fn memory_bytes(&self) -> u64 {
         0
     }
@@ -214,6 +218,8 @@ impl StateStore for NoStore {
     }
 
     fn upkeep(&self, _: u64) {}
+
+    fn set_expiry(&self, _: Expiry) {}
 
     fn memory_bytes(&self) -> u64 {
         0

@@ -5,6 +5,8 @@ import org.apache.flink.configuration.ConfigOption;
 import org.apache.flink.configuration.IllegalConfigurationException;
 import org.apache.flink.configuration.MemorySize;
 import org.apache.flink.configuration.ReadableConfig;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 import java.io.Serializable;
 import java.time.Duration;
@@ -19,6 +21,8 @@ import java.util.stream.Collectors;
 public final class WeirConfig implements Serializable {
 
     private static final long serialVersionUID = 1L;
+
+    private static final Logger LOG = LoggerFactory.getLogger(WeirConfig.class);
 
     private static final double MAX_DIRTY_RATIO = 0.9;
     private static final int MAX_THREADS = 64;
@@ -86,6 +90,7 @@ public final class WeirConfig implements Serializable {
      * @throws IllegalConfigurationException naming the option, its value and what is allowed
      */
     public static WeirConfig of(ReadableConfig config) {
+        UnknownOptions.warnings(config.toMap().keySet()).forEach(LOG::warn);
         return new WeirConfig(config);
     }
 

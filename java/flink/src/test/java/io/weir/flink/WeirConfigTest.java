@@ -35,6 +35,7 @@ class WeirConfigTest {
         "state.backend.weir.memory.max-dirty-ratio, half, at most 0.9",
         "state.backend.weir.memory.max-dirty-ratio, NaN, at most 0.9",
         "state.backend.weir.store.timeout, 0 s, longer than 0",
+        "state.backend.weir.store.timeout, -1 s, longer than 0",
         "state.backend.weir.store.timeout, soon, longer than 0",
         "state.backend.weir.runtime.threads, 0, from 1 to 64",
         "state.backend.weir.runtime.threads, 65, from 1 to 64",
@@ -92,6 +93,23 @@ class WeirConfigTest {
         assertThatThrownBy(
                         () -> new WeirStateBackendFactory().createFromConfig(configuration, null))
                 .isInstanceOf(IllegalConfigurationException.class);
+    }
+
+    @Test
+    void misspeltOptionsAreToldWithTheNearestName() {
+        assertThat(
+                        UnknownOptions.warnings(
+                                List.of(
+                                        "state.backend.weir.memory.workingset",
+                                        "state.backend.weir.store.timeout",
+                                        "state.backend.type",
+                                        "state.backend.weir.timeout")))
+                .containsExactly(
+                        "Option 'state.backend.weir.memory.workingset' does not exist and has no"
+                                + " effect. Did you mean 'state.backend.weir.memory.working-set'?",
+                        "Option 'state.backend.weir.timeout' does not exist and has no effect. Did"
+                                + " you mean 'state.backend.weir.store.timeout'?");
+        assertThat(UnknownOptions.warnings(UnknownOptions.known())).isEmpty();
     }
 
     @Test

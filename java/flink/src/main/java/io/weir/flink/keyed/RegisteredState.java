@@ -8,6 +8,10 @@ import org.apache.flink.api.common.state.StateDescriptor;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.common.typeutils.base.MapSerializer;
 import org.apache.flink.runtime.state.RegisteredKeyValueStateBackendMetaInfo;
+import org.apache.flink.runtime.state.StateSnapshotTransformer;
+import org.apache.flink.runtime.state.StateSnapshotTransformer.StateSnapshotTransformFactory;
+
+import java.util.Optional;
 
 /**
  * A state that was registered, or restored and perhaps never registered again; either way it
@@ -22,24 +26,41 @@ public final class RegisteredState<N, V> {
     private final RegisteredKeyValueStateBackendMetaInfo<N, V> metaInfo;
     private final String namespaceCodecId;
     private final String userKeyCodecId;
+    private final StateSnapshotTransformFactory<?> transformFactory;
 
+    /** A state that was restored, and is not registered yet. */
     public RegisteredState(
             RegisteredKeyValueStateBackendMetaInfo<N, V> metaInfo,
             String namespaceCodecId,
             String userKeyCodecId) {
+        this(
+                metaInfo,
+                namespaceCodecId,
+                userKeyCodecId,
+                StateSnapshotTransformFactory.noTransform());
+    }
+
+    public RegisteredState(
+            RegisteredKeyValueStateBackendMetaInfo<N, V> metaInfo,
+            String namespaceCodecId,
+            String userKeyCodecId,
+            StateSnapshotTransformFactory<?> transformFactory) {
         this.id = StateId.of(metaInfo.getName());
         this.metaInfo = metaInfo;
         this.namespaceCodecId = namespaceCodecId;
         this.userKeyCodecId = userKeyCodecId;
+        this.transformFactory = transformFactory;
     }
 
     /** A state with the columns that its serializers call for. */
     public static <N, V> RegisteredState<N, V> of(
-            RegisteredKeyValueStateBackendMetaInfo<N, V> metaInfo) {
+            RegisteredKeyValueStateBackendMetaInfo<N, V> metaInfo,
+            StateSnapshotTransformFactory<?> transformFactory) {
         return new RegisteredState<>(
                 metaInfo,
                 KeyCodecs.forNamespace(metaInfo.getNamespaceSerializer()).id(),
-                userKeyCodecId(metaInfo.getStateSerializer()));
+                userKeyCodecId(metaInfo.getStateSerializer()),
+                transformFactory);
     }
 
     static String userKeyCodecId(TypeSerializer<?> stateSerializer) {
@@ -76,6 +97,14 @@ public final class RegisteredState<N, V> {
 
     public String userKeyCodecId() {
         return userKeyCodecId;
+    }
+
+    /**
+     * What becomes of a value, list element or map value in a canonical savepoint, as the
+     * serializer's bytes: TTL leaves out what has expired. Empty if nothing changes.
+     */
+    public Optional<StateSnapshotTransformer<byte[]>> snapshotTransformer() {
+        return transformFactory.createForSerializedState();
     }
 
     /** A codec of one's own for the namespaces. */

@@ -84,6 +84,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
     private final boolean timersOnHeap;
     private final Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> heapQueues;
     private final WeirSnapshotStrategy<K> snapshots;
+    private final StateExpiry expiry;
     private boolean disposed;
 
     /**
@@ -126,6 +127,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
         this.timersOnHeap = timers instanceof HeapTimers;
         this.heapQueues = timersOnHeap ? ((HeapTimers) timers).queues() : Map.of();
         this.snapshots = snapshots;
+        this.expiry = new StateExpiry(engine, ttlTimeProvider);
         this.stateContext = new StateContext<>(engine, keyContext, keySerializer, keyGroupRange);
     }
 
@@ -211,14 +213,23 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             throws Exception {
         RegisteredState<N, SV> restored = registered(descriptor.getName());
         return restored == null
-                ? register(namespaceSerializer, descriptor, allowFutureMetadataUpdates)
+                ? register(
+                        namespaceSerializer,
+                        descriptor,
+                        transformFactory,
+                        allowFutureMetadataUpdates)
                 : registerAgain(
-                        restored, namespaceSerializer, descriptor, allowFutureMetadataUpdates);
+                        restored,
+                        namespaceSerializer,
+                        descriptor,
+                        transformFactory,
+                        allowFutureMetadataUpdates);
     }
 
     private <N, SV, S extends State, IS extends S> IS register(
             TypeSerializer<N> namespaceSerializer,
             StateDescriptor<S, SV> descriptor,
+            StateSnapshotTransformFactory<?> transformFactory,
             boolean allowFutureMetadataUpdates)
             throws Exception {
         RegisteredKeyValueStateBackendMetaInfo<N, SV> metaInfo =
@@ -232,8 +243,10 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
                 RegisteredState.of(
                         allowFutureMetadataUpdates
                                 ? metaInfo.withSerializerUpgradesAllowed()
-                                : metaInfo);
+                                : metaInfo,
+                        transformFactory);
         states.put(state);
+        expiry.register(state, descriptor);
         return instance(state, descriptor);
     }
 
@@ -241,6 +254,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
             RegisteredState<N, SV> restored,
             TypeSerializer<N> namespaceSerializer,
             StateDescriptor<S, SV> descriptor,
+            StateSnapshotTransformFactory<?> transformFactory,
             boolean allowFutureMetadataUpdates)
             throws Exception {
         String name = restored.name();
@@ -291,10 +305,12 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
                                 ? metaInfo.withSerializerUpgradesAllowed()
                                 : metaInfo,
                         restored.namespaceCodecId(),
-                        restored.userKeyCodecId());
+                        restored.userKeyCodecId(),
+                        transformFactory);
         states.put(state);
         IS instance = instance(state, descriptor);
         if (values.isCompatibleAfterMigration()) {
+            expiry.suspend(state);
             LOG.info(
                     "Rewriting state '{}' for its new serializer {}.",
                     name,
@@ -309,6 +325,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
                     metaInfo.getStateSerializer(),
                     ttlTimeProvider);
         }
+        expiry.register(state, descriptor);
         return instance;
     }
 
@@ -442,6 +459,7 @@ public final class WeirKeyedStateBackend<K> extends AbstractKeyedStateBackend<K>
                             savepoint.getPreferredSnapshotExecutionType())
                     .snapshot(checkpointId, timestamp, streamFactory, options);
         }
+        expiry.tick();
         return new SnapshotStrategyRunner<>(
                         snapshots.description(),
                         snapshots,

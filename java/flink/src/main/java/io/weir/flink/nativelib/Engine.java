@@ -345,6 +345,42 @@ public final class Engine implements Closeable {
         Reference.reachabilityFence(this);
     }
 
+    // ---------------- expiry
+
+    /**
+     * Lets the store drop rows of a state once they have expired.
+     *
+     * @param timestampAt where in a row's value the time of its last access lies, as a big-endian
+     *     long
+     * @param stayMillis for how long after its expiry a row may stay in the store because there is
+     *     little else to drop; below 0: for any time
+     */
+    public void setExpiry(int state, long ttlMillis, int timestampAt, long stayMillis)
+            throws IOException {
+        NativeEngine.setExpiry(handle, state, ttlMillis, timestampAt, stayMillis);
+        Reference.reachabilityFence(this);
+    }
+
+    /** Rows of a state do not expire, which is how it begins. */
+    public void clearExpiry(int state) throws IOException {
+        NativeEngine.clearExpiry(handle, state);
+        Reference.reachabilityFence(this);
+    }
+
+    /** From now on the wall clock decides what has expired, so many milliseconds behind. */
+    public void expireByWallClock(long behindMillis) throws IOException {
+        NativeEngine.expireByWallClock(handle, behindMillis);
+        Reference.reachabilityFence(this);
+    }
+
+    /** For what has expired it is {@code nowMillis} until another time is handed over. */
+    public void expireAt(long nowMillis) throws IOException {
+        NativeEngine.expireAt(handle, nowMillis);
+        Reference.reachabilityFence(this);
+    }
+
+    // ---------------- end
+
     /** Ends blocked and later calls with a {@link io.weir.flink.errors.WeirCancelledException}. */
     public void cancel() throws IOException {
         NativeEngine.cancel(handle);

@@ -90,6 +90,16 @@ final class NativeEngine {
 
     static native void checkpointComplete(long engine, long checkpoint) throws IOException;
 
+    static native void setExpiry(
+            long engine, int state, long ttlMillis, int timestampAt, long stayMillis)
+            throws IOException;
+
+    static native void clearExpiry(long engine, int state) throws IOException;
+
+    static native void expireByWallClock(long engine, long behindMillis) throws IOException;
+
+    static native void expireAt(long engine, long nowMillis) throws IOException;
+
     static native void cancel(long engine) throws IOException;
 
     static native void close(long engine) throws IOException;

@@ -13,6 +13,7 @@ import org.apache.flink.runtime.state.KeyedBackendSerializationProxy;
 import org.apache.flink.runtime.state.RegisteredKeyValueStateBackendMetaInfo;
 import org.apache.flink.runtime.state.RegisteredPriorityQueueStateBackendMetaInfo;
 import org.apache.flink.runtime.state.StateSerializerProvider;
+import org.apache.flink.runtime.state.StateSnapshotTransformer.StateSnapshotTransformFactory;
 import org.apache.flink.runtime.state.metainfo.StateMetaInfoSnapshot;
 import org.apache.flink.util.StateMigrationException;
 
@@ -91,7 +92,7 @@ public final class RestoredMetadata<K> {
                 (RegisteredKeyValueStateBackendMetaInfo<?, ?>)
                         RegisteredKeyValueStateBackendMetaInfo.fromMetaInfoSnapshot(snapshot);
         if (!isKnown(metaInfo)) {
-            states.put(RegisteredState.of(metaInfo));
+            states.put(RegisteredState.of(metaInfo, StateSnapshotTransformFactory.noTransform()));
         }
     }
 

@@ -14,6 +14,7 @@ import org.apache.flink.api.common.typeutils.base.MapSerializer;
 import org.apache.flink.core.memory.DataOutputSerializer;
 import org.apache.flink.runtime.state.KeyGroupRange;
 import org.apache.flink.runtime.state.KeyValueStateIterator;
+import org.apache.flink.runtime.state.StateSnapshotTransformer;
 import org.apache.flink.runtime.state.heap.HeapPriorityQueueStateSnapshot;
 
 import java.io.IOException;
@@ -202,15 +203,43 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
         final RowCursor rows;
         final RowKeyReader reader = new RowKeyReader();
         final DataOutputSerializer output = new DataOutputSerializer(128);
+        byte[] rowValue;
         private final int ofKeyGroup;
         private final KeyCodec<N> namespaceCodec;
         private final TypeSerializer<N> namespaceSerializer;
+        private final StateSnapshotTransformer<byte[]> transformer;
 
         Rows(RegisteredState<N, ?> state, int ofKeyGroup) {
             this.rows = new RowCursor(engine, ofKeyGroup, ofKeyGroup, state.id());
             this.ofKeyGroup = ofKeyGroup;
             this.namespaceCodec = state.namespaceCodec();
             this.namespaceSerializer = state.metaInfo().getNamespaceSerializer();
+            this.transformer = state.snapshotTransformer().orElse(null);
+        }
+
+        /** Goes to the next row that belongs into the savepoint, and takes its value. */
+        final boolean nextRow() throws IOException {
+            while (rows.next()) {
+                rowValue = transformed();
+                if (rowValue != null) {
+                    return true;
+                }
+            }
+            return false;
+        }
+
+        private byte[] transformed() {
+            byte[] bytes =
+                    Arrays.copyOfRange(
+                            rows.array(),
+                            rows.valueOffset(),
+                            rows.valueOffset() + rows.valueLength());
+            return transformer == null ? bytes : transform(bytes, transformer);
+        }
+
+        /** The row's value as it is to be written, or null. */
+        byte[] transform(byte[] value, StateSnapshotTransformer<byte[]> transformer) {
+            return transformer.filterOrTransform(value);
         }
 
         /**
@@ -225,11 +254,6 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
             N namespace = namespaceCodec.read(reader);
             keys.writeKeyAndNamespace(rowKey, namespace, namespaceSerializer, output);
         }
-
-        byte[] rowValue() {
-            return Arrays.copyOfRange(
-                    rows.array(), rows.valueOffset(), rows.valueOffset() + rows.valueLength());
-        }
     }
 
     private final class ValueRows<N> extends Rows<N> {
@@ -239,12 +263,12 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
 
         @Override
         boolean next() throws IOException {
-            if (!rows.next()) {
+            if (!nextRow()) {
                 return false;
             }
             convertPrefix();
             key = output.getCopyOfBuffer();
-            value = rowValue();
+            value = rowValue;
             return true;
         }
     }
@@ -261,14 +285,31 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
 
         @Override
         boolean next() throws IOException {
-            if (!rows.next()) {
+            if (!nextRow()) {
                 return false;
             }
             convertPrefix();
             userKeySerializer.serialize(userKeyCodec.read(reader), output);
             key = output.getCopyOfBuffer();
-            value = rowValue();
+            value = rowValue;
             return true;
+        }
+
+        /** What is transformed follows the null flag; a null has nothing behind it. */
+        @Override
+        byte[] transform(byte[] value, StateSnapshotTransformer<byte[]> transformer) {
+            if (value.length <= 1) {
+                return value;
+            }
+            byte[] transformed =
+                    transformer.filterOrTransform(Arrays.copyOfRange(value, 1, value.length));
+            if (transformed == null) {
+                return null;
+            }
+            byte[] flagged = new byte[transformed.length + 1];
+            flagged[0] = value[0];
+            System.arraycopy(transformed, 0, flagged, 1, transformed.length);
+            return flagged;
         }
     }
 
@@ -285,18 +326,18 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
 
         @Override
         boolean next() throws IOException {
-            if (done || (!ahead && !rows.next())) {
+            if (done || (!ahead && !nextRow())) {
                 return false;
             }
             convertPrefix();
             key = output.getCopyOfBuffer();
             byte[] prefix = Arrays.copyOfRange(rows.array(), rows.keyOffset(), reader.position());
-            DataOutputSerializer list = new DataOutputSerializer(Math.max(1, rows.valueLength()));
-            list.write(rows.array(), rows.valueOffset(), rows.valueLength());
-            ahead = rows.next();
+            DataOutputSerializer list = new DataOutputSerializer(Math.max(1, rowValue.length));
+            list.write(rowValue);
+            ahead = nextRow();
             done = !ahead;
             while (ahead && hasPrefix(prefix)) {
-                if ((long) list.length() + rows.valueLength() > Integer.MAX_VALUE - 64) {
+                if ((long) list.length() + rowValue.length > Integer.MAX_VALUE - 64) {
                     throw new IOException(
                             "A list of state '"
                                     + name
@@ -304,8 +345,8 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
                                     + " hold.");
                 }
                 list.write(LIST_DELIMITER);
-                list.write(rows.array(), rows.valueOffset(), rows.valueLength());
-                ahead = rows.next();
+                list.write(rowValue);
+                ahead = nextRow();
                 done = !ahead;
             }
             value = list.getCopyOfBuffer();

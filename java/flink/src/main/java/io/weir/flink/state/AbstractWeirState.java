@@ -9,6 +9,8 @@ import io.weir.flink.nativelib.Bytes;
 
 import org.apache.flink.api.common.state.State;
 import org.apache.flink.api.common.state.StateDescriptor;
+import org.apache.flink.api.common.state.StateTtlConfig;
+import org.apache.flink.api.common.state.StateTtlConfig.IncrementalCleanupStrategy;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.core.memory.DataInputDeserializer;
@@ -23,6 +25,7 @@ import org.apache.flink.util.FlinkRuntimeException;
 import org.apache.flink.util.Preconditions;
 
 import java.io.IOException;
+import java.time.Duration;
 
 /**
  * What all kinds of state have in common.
@@ -33,6 +36,13 @@ import java.io.IOException;
  */
 public abstract class AbstractWeirState<K, N, V> implements InternalKvState<K, N, V>, State {
 
+    /** What Flink answers where no incremental clean-up was configured, always the same object. */
+    private static final IncrementalCleanupStrategy INCREMENTAL_BY_DEFAULT =
+            StateTtlConfig.newBuilder(Duration.ofMillis(1))
+                    .build()
+                    .getCleanupStrategies()
+                    .getIncrementalCleanupStrategy();
+
     final StateContext<K> context;
     final int stateId;
 
@@ -41,6 +51,7 @@ public abstract class AbstractWeirState<K, N, V> implements InternalKvState<K, N
     private KeyCodec<N> namespaceCodec;
     private boolean voidNamespace;
     private V defaultValue;
+    private boolean visited;
     private N currentNamespace;
 
     AbstractWeirState(
@@ -64,6 +75,17 @@ public abstract class AbstractWeirState<K, N, V> implements InternalKvState<K, N
         voidNamespace = namespaceSerializer instanceof VoidNamespaceSerializer;
         valueSerializer = state.metaInfo().getStateSerializer();
         defaultValue = descriptor.getDefaultValue();
+        visited = !isIncrementalByDefault(descriptor.getTtlConfig());
+    }
+
+    /**
+     * Whether TTL would visit rows at every access only because the job has configured nothing: the
+     * store drops what has expired, and a visit costs every access.
+     */
+    private static boolean isIncrementalByDefault(StateTtlConfig ttl) {
+        return ttl.isEnabled()
+                && ttl.getCleanupStrategies().getIncrementalCleanupStrategy()
+                        == INCREMENTAL_BY_DEFAULT;
     }
 
     /** Takes over what else a subclass holds of {@link #valueSerializer} or the descriptor. */
@@ -149,9 +171,13 @@ public abstract class AbstractWeirState<K, N, V> implements InternalKvState<K, N
         return context.engine.visit(row.toByteArray());
     }
 
+    /** Null says that the state is not visited. */
     @Override
     public final StateIncrementalVisitor<K, N, V> getStateIncrementalVisitor(
             int recommendedRecords) {
+        if (!visited) {
+            return null;
+        }
         return new RowVisitor<>(this, namespaceCodec, recommendedRecords);
     }
 

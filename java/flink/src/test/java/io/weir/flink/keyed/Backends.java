@@ -43,6 +43,7 @@ public final class Backends implements AutoCloseable {
     private final JobID job = new JobID();
     private final CloseableRegistry open = new CloseableRegistry();
     private final Map<String, Long> initializationMetrics = new HashMap<>();
+    private TtlTimeProvider time = TtlTimeProvider.DEFAULT;
     private long checkpoint;
 
     /** With a store in memory that is shared by the backends of this object alone. */
@@ -58,6 +59,11 @@ public final class Backends implements AutoCloseable {
 
     public void set(String key, String value) {
         configuration.setString(key, value);
+    }
+
+    /** The time that TTL goes by in backends opened from now on. */
+    public void setTime(TtlTimeProvider provider) {
+        time = provider;
     }
 
     public void unset(String key) {
@@ -98,7 +104,7 @@ public final class Backends implements AutoCloseable {
                                 keyGroups,
                                 range,
                                 environment.getTaskKvStateRegistry(),
-                                TtlTimeProvider.DEFAULT,
+                                time,
                                 new UnregisteredMetricsGroup(),
                                 initializationMetrics::put,
                                 handles,
@@ -118,6 +124,13 @@ public final class Backends implements AutoCloseable {
 
     public KeyedStateHandle checkpoint(AbstractKeyedStateBackend<?> backend) throws Exception {
         return snapshot(backend, CheckpointType.CHECKPOINT);
+    }
+
+    /** A checkpoint that the JobManager has completed. */
+    KeyedStateHandle completedCheckpoint(AbstractKeyedStateBackend<?> backend) throws Exception {
+        KeyedStateHandle handle = checkpoint(backend);
+        backend.notifyCheckpointComplete(checkpoint);
+        return handle;
     }
 
     KeyedStateHandle nativeSavepoint(AbstractKeyedStateBackend<?> backend) throws Exception {
