@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".weir"
 JARS = ROOT / "java" / "flink" / "build" / "libs"
 
-DAYS, SMALL_DAYS = 365, 40
+DAYS, SMALL_DAYS, FEWEST_DAYS = 365, 40, 10
 
 interrupted = False
 
@@ -44,7 +44,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--interval", type=float, metavar="S", help="seconds between checkpoints")
     parser.add_argument("--keep", action="store_true", help="keep the run's data and logs")
     options = parser.parse_args()
-    options.days = min(DAYS, max(10, options.days or (SMALL_DAYS if options.small else DAYS)))
+    if options.days is not None and not FEWEST_DAYS <= options.days <= DAYS:
+        parser.error(f"--days: from {FEWEST_DAYS}, so that there is time for what happens, to {DAYS}")
+    options.days = options.days or (SMALL_DAYS if options.small else DAYS)
     # How long the input is spread over, so that there is time for what happens meanwhile.
     options.seconds = 15 if options.small else 45
     options.interval = options.interval or (1.5 if options.small else 3)

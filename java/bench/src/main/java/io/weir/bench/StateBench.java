@@ -22,10 +22,10 @@ final class StateBench {
                     "                          [--seconds S] [--rounds R] [--heap SIZE]",
                     "",
                     "Operations of Flink's state API on its own backends and on Weir, side by"
-                        + " side.",
+                            + " side.",
                     "",
                     "  --json FILE     also write every figure as a JSON object a line: work,"
-                        + " backend, metric, value, unit",
+                            + " backend, metric, value, unit",
                     "  --backend       of hashmap, rocksdb, forst, weir; default: all of them",
                     "  --operations    of those below; default: all",
                     "  --types         key/value with keys of long, string, rowdata and values of"
@@ -33,7 +33,7 @@ final class StateBench {
                     "                  the nine; default: long/long,string/pojo,rowdata/rowdata",
                     "  --keys N        keys (default 500000)",
                     "  --seconds S     CPU seconds that the slowest backend works in a round"
-                        + " (default 1)",
+                            + " (default 1)",
                     "  --rounds R      rounds (default 5)",
                     "  --heap SIZE     -Xmx of each JVM (default 4g)",
                     "",
@@ -58,15 +58,15 @@ final class StateBench {
                     "  timerPoll       the same queue's poll(), in order, of N timers and more",
                     "",
                     "Each backend has a JVM of its own, 128 key groups, 2 GiB of managed memory"
-                        + " (all rows fit) and its defaults.",
+                            + " (all rows fit) and its defaults.",
                     "The JVMs take turns in short rounds, with the same calls in the same order;"
-                        + " what they read must be equal.",
+                            + " what they read must be equal.",
                     "",
                     "Metrics:",
                     "  task thread     operations by CPU second of the thread that calls the state;"
                             + " the median of the rounds",
                     "  process         operations by CPU second of the whole process, from the"
-                        + " first round until a checkpoint",
+                            + " first round until a checkpoint",
                     "                  after the last one is complete and nothing is left to flush"
                             + " or compact: background threads,",
                     "                  GC and JIT are in it, also what the process does while it"

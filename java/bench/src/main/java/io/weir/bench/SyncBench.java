@@ -27,7 +27,7 @@ final class SyncBench {
                             + " SIZE]",
                     "",
                     "How long a checkpoint keeps the task thread, as the state and what changed"
-                        + " grow: the call of",
+                            + " grow: the call of",
                     "CheckpointableKeyedStateBackend.snapshot, without what it leaves to other"
                             + " threads. ValueState of Long keys",
                     "and values. Changed rows: 1k, 10k, 100k and 1M of a state of 1M rows; size:"
@@ -36,7 +36,7 @@ final class SyncBench {
                             + " and on a processor.",
                     "",
                     "  --json FILE     also write every figure as a JSON object a line: work,"
-                        + " backend, metric, value, unit",
+                            + " backend, metric, value, unit",
                     "  --backend       of hashmap, rocksdb, forst, weir; default: rocksdb,weir",
                     "  --rounds R      checkpoints a figure (default 11)",
                     "  --heap SIZE     -Xmx of each JVM (default 4g)",

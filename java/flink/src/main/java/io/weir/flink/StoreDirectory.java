@@ -3,30 +3,49 @@ package io.weir.flink;
 import io.weir.flink.errors.StoreUnavailableException;
 
 import org.apache.flink.configuration.CheckpointingOptions;
+import org.apache.flink.configuration.CoreOptions;
 import org.apache.flink.configuration.IllegalConfigurationException;
 import org.apache.flink.core.fs.Path;
 import org.apache.flink.runtime.execution.Environment;
 import org.apache.flink.runtime.state.CheckpointStorageAccess;
 import org.apache.flink.runtime.state.filesystem.FsCheckpointStorageAccess;
+import org.apache.flink.util.FileUtils;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 import java.io.IOException;
 import java.net.URI;
 import java.net.URISyntaxException;
+import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.Locale;
+import java.util.UUID;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
-/** Where the store of a job lies, as a URI that the native library takes. */
+/**
+ * Where the store of a job lies, as a URI that the native library takes.
+ *
+ * <p>A job without checkpoints and without a directory keeps its rows under the worker's temporary
+ * directories, as a local state backend does; that directory goes with the backend.
+ */
 final class StoreDirectory {
 
+    private static final Logger LOG = LoggerFactory.getLogger(StoreDirectory.class);
+
     private static final String UNDER_CHECKPOINTS = "weir";
+    private static final String TEMPORARY = "weir-store-";
+    private static final Pattern LEFTOVER = Pattern.compile(TEMPORARY + "(\\d+)-[0-9a-f-]+");
 
     private final String uri;
     private final boolean explicit;
+    private final java.nio.file.Path temporary;
 
-    private StoreDirectory(String uri, boolean explicit) {
+    private StoreDirectory(String uri, boolean explicit, java.nio.file.Path temporary) {
         this.uri = uri;
         this.explicit = explicit;
+        this.temporary = temporary;
     }
 
     String uri() {
@@ -38,13 +57,57 @@ final class StoreDirectory {
         return explicit;
     }
 
+    /** Whether it lives no longer than the backend, so that no checkpoint can refer to it. */
+    boolean isTemporary() {
+        return temporary != null;
+    }
+
+    /** Removes a temporary directory with what is in it; others stay. */
+    void remove() {
+        if (temporary != null) {
+            FileUtils.deleteDirectoryQuietly(temporary.toFile());
+        }
+    }
+
+    /**
+     * Refuses what can be seen to be wrong without a look at any disk: for the JobManager, before
+     * the job starts.
+     *
+     * @throws IllegalConfigurationException if the directory is relative or of a scheme that cannot
+     *     be reached, or if there is none although checkpoints are configured
+     */
+    static void check(WeirConfig config) {
+        if (config.store() == WeirOptions.Store.MEMORY) {
+            inMemory(config.directory());
+        } else if (config.directory() != null) {
+            toUri(config.directory(), WeirOptions.DIRECTORY.key());
+        } else if (config.checkpointDirectory() != null) {
+            toUri(config.checkpointDirectory(), CheckpointingOptions.CHECKPOINTS_DIRECTORY.key());
+        } else if (config.checkpointing()) {
+            throw noDirectory();
+        }
+    }
+
+    private static IllegalConfigurationException noDirectory() {
+        return new IllegalConfigurationException(
+                String.format(
+                        "Weir needs a directory that outlives the worker: checkpoints are"
+                                + " configured, and without a directory they go to the"
+                                + " JobManager's memory. Set %s, or %s.",
+                        CheckpointingOptions.CHECKPOINTS_DIRECTORY.key(),
+                        WeirOptions.DIRECTORY.key()));
+    }
+
     /**
      * Finds the directory and makes sure that it can be written.
      *
+     * @param temporaryDirectories for a job that needs nothing kept, tried in order
      * @throws IllegalConfigurationException if there is none, or its scheme cannot be reached
      * @throws StoreUnavailableException naming the directory, if it cannot be made or written
      */
-    static StoreDirectory resolve(WeirConfig config, Environment environment) throws IOException {
+    static StoreDirectory resolve(
+            WeirConfig config, Environment environment, String[] temporaryDirectories)
+            throws IOException {
         if (config.store() == WeirOptions.Store.MEMORY) {
             return inMemory(config.directory());
         }
@@ -55,12 +118,10 @@ final class StoreDirectory {
                         : CheckpointingOptions.CHECKPOINTS_DIRECTORY.key();
         String base = explicit ? config.directory() : checkpointDirectory(config, environment);
         if (base == null) {
-            throw new IllegalConfigurationException(
-                    String.format(
-                            "Weir needs a directory that outlives the job: the checkpoints go to"
-                                    + " the JobManager's memory. Set %s, or %s.",
-                            CheckpointingOptions.CHECKPOINTS_DIRECTORY.key(),
-                            WeirOptions.DIRECTORY.key()));
+            if (config.checkpointing()) {
+                throw noDirectory();
+            }
+            return temporary(temporaryDirectories);
         }
         URI directory = toUri(base, option);
         String path = directory.getPath();
@@ -70,7 +131,43 @@ final class StoreDirectory {
             path = path.substring(0, path.length() - 1);
         }
         makeWritable(path, option);
-        return new StoreDirectory(fileUri(path), explicit);
+        return new StoreDirectory(fileUri(path), explicit, null);
+    }
+
+    private static StoreDirectory temporary(String[] temporaryDirectories) throws IOException {
+        StoreUnavailableException failure = null;
+        for (String directory : temporaryDirectories) {
+            java.nio.file.Path home = Paths.get(directory).toAbsolutePath();
+            java.nio.file.Path path =
+                    home.resolve(
+                            TEMPORARY + ProcessHandle.current().pid() + "-" + UUID.randomUUID());
+            try {
+                makeWritable(path.toString(), CoreOptions.TMP_DIRS.key());
+                removeLeftovers(home);
+                return new StoreDirectory(fileUri(path.toString()), false, path);
+            } catch (StoreUnavailableException e) {
+                failure = e;
+            }
+        }
+        if (failure == null) {
+            throw noDirectory();
+        }
+        throw failure;
+    }
+
+    /** Removes what processes left behind that were killed. */
+    private static void removeLeftovers(java.nio.file.Path home) {
+        try (DirectoryStream<java.nio.file.Path> entries =
+                Files.newDirectoryStream(home, TEMPORARY + "*")) {
+            for (java.nio.file.Path entry : entries) {
+                Matcher name = LEFTOVER.matcher(entry.getFileName().toString());
+                if (name.matches() && ProcessHandle.of(Long.parseLong(name.group(1))).isEmpty()) {
+                    FileUtils.deleteDirectoryQuietly(entry.toFile());
+                }
+            }
+        } catch (IOException e) {
+            LOG.debug("Could not look for old stores in {}.", home, e);
+        }
     }
 
     private static StoreDirectory inMemory(String directory) {
@@ -81,7 +178,7 @@ final class StoreDirectory {
                             "%s: '%s' is not allowed. With the memory store it is memory://NAME.",
                             WeirOptions.DIRECTORY.key(), name));
         }
-        return new StoreDirectory(name, true);
+        return new StoreDirectory(name, true, null);
     }
 
     /** From the configuration; else from the storage in use, which a program may have set. */

@@ -1,7 +1,9 @@
 package io.weir.flink;
 
+import org.apache.flink.api.common.RuntimeExecutionMode;
 import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.ConfigOption;
+import org.apache.flink.configuration.ExecutionOptions;
 import org.apache.flink.configuration.IllegalConfigurationException;
 import org.apache.flink.configuration.MemorySize;
 import org.apache.flink.configuration.ReadableConfig;
@@ -31,6 +33,7 @@ public final class WeirConfig implements Serializable {
     private final String directory;
     private final String checkpointDirectory;
     private final boolean managedMemory;
+    private final boolean checkpointing;
     private final Long fixedMemoryPerSlot;
     private final Long workingSet;
     private final double maxDirtyRatio;
@@ -48,6 +51,11 @@ public final class WeirConfig implements Serializable {
                         value -> !value.isBlank(),
                         "an absolute directory");
         checkpointDirectory = config.get(CheckpointingOptions.CHECKPOINTS_DIRECTORY);
+        checkpointing =
+                config.get(ExecutionOptions.RUNTIME_MODE) != RuntimeExecutionMode.BATCH
+                        && config.getOptional(CheckpointingOptions.CHECKPOINTING_INTERVAL)
+                                .map(interval -> interval.toMillis() > 0)
+                                .orElse(false);
         managedMemory =
                 read(config, WeirOptions.USE_MANAGED_MEMORY, value -> true, "true or false");
         fixedMemoryPerSlot = bytes(config, WeirOptions.FIXED_MEMORY_PER_SLOT);
@@ -91,7 +99,9 @@ public final class WeirConfig implements Serializable {
      */
     public static WeirConfig of(ReadableConfig config) {
         UnknownOptions.warnings(config.toMap().keySet()).forEach(LOG::warn);
-        return new WeirConfig(config);
+        WeirConfig checked = new WeirConfig(config);
+        StoreDirectory.check(checked);
+        return checked;
     }
 
     private static Long bytes(ReadableConfig config, ConfigOption<MemorySize> option) {
@@ -154,6 +164,11 @@ public final class WeirConfig implements Serializable {
     /** {@code execution.checkpointing.dir}, or null. */
     String checkpointDirectory() {
         return checkpointDirectory;
+    }
+
+    /** Whether the job takes checkpoints by itself. */
+    boolean checkpointing() {
+        return checkpointing;
     }
 
     boolean usesManagedMemory() {

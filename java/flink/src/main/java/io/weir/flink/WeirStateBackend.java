@@ -76,10 +76,13 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
     public <K> AbstractKeyedStateBackend<K> createKeyedStateBackend(
             KeyedStateBackendParameters<K> parameters) throws IOException {
         Environment environment = parameters.getEnv();
-        StoreDirectory directory = StoreDirectory.resolve(config, environment);
-        NativeLibrary.load(temporaryDirectories(environment));
+        String[] temporaryDirectories = temporaryDirectories(environment);
+        NativeLibrary.load(temporaryDirectories);
+        StoreDirectory directory =
+                StoreDirectory.resolve(config, environment, temporaryDirectories);
         OpaqueMemoryResource<NativeBudget> memory =
-                memory(environment, parameters.getManagedMemoryFraction());
+                withDirectory(
+                        directory, memory(environment, parameters.getManagedMemoryFraction()));
         try {
             return new WeirKeyedStateBackendBuilder<>(
                             parameters,
@@ -93,6 +96,7 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
                             config,
                             directory.uri(),
                             directory.isExplicit(),
+                            directory.isTemporary(),
                             BranchNames.next(environment, parameters.getOperatorIdentifier()),
                             memory)
                     .build();
@@ -100,6 +104,18 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
             IOUtils.closeQuietly(memory);
             throw e;
         }
+    }
+
+    /** The memory, with which a temporary directory goes, after the engine is closed. */
+    private static OpaqueMemoryResource<NativeBudget> withDirectory(
+            StoreDirectory directory, OpaqueMemoryResource<NativeBudget> memory) {
+        return new OpaqueMemoryResource<>(
+                memory.getResourceHandle(),
+                memory.getSize(),
+                () -> {
+                    directory.remove();
+                    memory.close();
+                });
     }
 
     private static String[] temporaryDirectories(Environment environment) {

@@ -26,6 +26,9 @@ class WeirConfigTest {
     @CsvSource({
         "state.backend.weir.store, fluss, 'embedded'",
         "state.backend.weir.directory, '  ', absolute directory",
+        "state.backend.weir.directory, some/where, absolute directory",
+        "state.backend.weir.directory, hdfs://nowhere/weir, file://",
+        "execution.checkpointing.dir, hdfs://nowhere/checkpoints, file://",
         "state.backend.weir.memory.managed, perhaps, true or false",
         "state.backend.weir.memory.fixed-per-slot, 0, greater than 0",
         "state.backend.weir.memory.fixed-per-slot, much, greater than 0",
@@ -51,6 +54,20 @@ class WeirConfigTest {
                 .hasMessageContaining(key)
                 .hasMessageContaining(value)
                 .hasMessageContaining(allowed);
+    }
+
+    @Test
+    void checkpointsNeedADirectory() {
+        Configuration configuration = with("execution.checkpointing.interval", "10 s");
+        assertThatThrownBy(() -> WeirConfig.of(configuration))
+                .isInstanceOf(IllegalConfigurationException.class)
+                .hasMessageContaining("execution.checkpointing.dir")
+                .hasMessageContaining("state.backend.weir.directory");
+        configuration.setString("execution.runtime-mode", "BATCH"); // which takes none
+        assertThat(WeirConfig.of(configuration).checkpointing()).isFalse();
+        configuration.setString("execution.runtime-mode", "STREAMING");
+        configuration.setString("execution.checkpointing.dir", "file:///some/where");
+        assertThat(WeirConfig.of(configuration).checkpointing()).isTrue();
     }
 
     @Test

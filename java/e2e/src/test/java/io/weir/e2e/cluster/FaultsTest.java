@@ -1,6 +1,7 @@
 package io.weir.e2e.cluster;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.weir.e2e.BackendUnderTest;
@@ -34,12 +35,16 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
+import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.List;
 import java.util.function.UnaryOperator;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /**
  * Bad input and broken stores: each is an error that names what is wrong; a neighbour on the same
@@ -335,6 +340,37 @@ class FaultsTest {
         assertThat(failure(options, null)).contains(STORE_DIRECTORY, "execution.checkpointing.dir");
         String checkpoint = retainedCheckpoint(options());
         restoreSucceeds(options(), checkpoint);
+    }
+
+    @Test
+    void aJobWithoutCheckpointsNeedsNoDirectory() throws Exception {
+        Configuration options = options();
+        options.removeConfig(CheckpointingOptions.CHECKPOINTS_DIRECTORY);
+        options.removeConfig(CheckpointingOptions.CHECKPOINTING_INTERVAL);
+        options.set(CheckpointingOptions.TOLERABLE_FAILURE_NUMBER, 10);
+        control.pauseAt(1_000);
+        JobID job = cluster.submit(job(options));
+        control.awaitEmitted(1_000);
+        cluster.awaitRunning(job);
+        assertThat(temporaryStores()).as("one for each subtask").hasSize(2);
+
+        // What dies with the worker cannot be part of a checkpoint.
+        assertThatThrownBy(() -> cluster.checkpoint(job))
+                .hasStackTraceContaining("InvalidArgumentException")
+                .hasStackTraceContaining("execution.checkpointing.dir");
+
+        long total = control.finishAfter(5_000);
+        cluster.awaitFinished(job);
+        assertThat(control.results()).isEqualTo(Counting.expected(total, KEYS));
+        assertThat(temporaryStores()).isEmpty();
+        neighbourGoesOn();
+    }
+
+    private static List<Path> temporaryStores() throws IOException {
+        try (Stream<Path> paths = Files.walk(shared.resolve("tmp"))) {
+            return paths.filter(path -> path.getFileName().toString().startsWith("weir-store-"))
+                    .collect(Collectors.toList());
+        }
     }
 
     @Test

@@ -45,6 +45,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
     private final WeirConfig config;
     private final String directory;
     private final boolean explicitDirectory;
+    private final boolean temporaryDirectory;
     private final String branch;
     private final OpaqueMemoryResource<NativeBudget> memory;
 
@@ -62,6 +63,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
             WeirConfig config,
             String directory,
             boolean explicitDirectory,
+            boolean temporaryDirectory,
             String branch,
             OpaqueMemoryResource<NativeBudget> memory) {
         super(
@@ -81,6 +83,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
         this.config = config;
         this.directory = directory;
         this.explicitDirectory = explicitDirectory;
+        this.temporaryDirectory = temporaryDirectory;
         this.branch = branch;
         this.memory = memory;
     }
@@ -194,6 +197,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                 new WeirSnapshotStrategy<>(
                         engine,
                         root,
+                        temporaryDirectory && root.equals(directory),
                         config.storeConfig(),
                         keyGroupRange,
                         numberOfKeyGroups,

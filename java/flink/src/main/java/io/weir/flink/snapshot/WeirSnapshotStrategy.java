@@ -1,5 +1,6 @@
 package io.weir.flink.snapshot;
 
+import io.weir.flink.errors.InvalidArgumentException;
 import io.weir.flink.keyed.RegisteredQueue;
 import io.weir.flink.keyed.RegisteredState;
 import io.weir.flink.keyed.RegisteredStates;
@@ -53,6 +54,7 @@ public final class WeirSnapshotStrategy<K>
 
     private final Engine engine;
     private final String root;
+    private final boolean temporary;
     private final String[] storeConfig;
     private final KeyGroupRange range;
     private final int numberOfKeyGroups;
@@ -65,12 +67,14 @@ public final class WeirSnapshotStrategy<K>
 
     /**
      * @param root URI of the store's directory
+     * @param temporary whether the store goes with the backend, so that checkpoints are refused
      * @param storeConfig keys and values in turn, to release a version with that no checkpoint took
      * @param keyCodec the columns of the current key
      */
     public WeirSnapshotStrategy(
             Engine engine,
             String root,
+            boolean temporary,
             String[] storeConfig,
             KeyGroupRange range,
             int numberOfKeyGroups,
@@ -80,6 +84,7 @@ public final class WeirSnapshotStrategy<K>
             Map<String, HeapPriorityQueueSnapshotRestoreWrapper<?>> heapQueues) {
         this.engine = engine;
         this.root = root;
+        this.temporary = temporary;
         this.storeConfig = storeConfig;
         this.range = range;
         this.numberOfKeyGroups = numberOfKeyGroups;
@@ -143,6 +148,16 @@ public final class WeirSnapshotStrategy<K>
     private SnapshotResult<KeyedStateHandle> complete(
             PendingEpoch frozen, CheckpointStreamFactory streamFactory, CloseableRegistry registry)
             throws Exception {
+        if (temporary) {
+            frozen.abort();
+            throw new InvalidArgumentException(
+                    String.format(
+                            "Checkpoint %d cannot be taken: the job started without checkpoints and"
+                                    + " without a directory, so its state lies in %s, which does"
+                                    + " not outlive it. Set execution.checkpointing.dir, or take a"
+                                    + " canonical savepoint.",
+                            frozen.checkpoint, root));
+        }
         Closeable abort = frozen::abort;
         registry.registerCloseable(abort);
         Commit commit = frozen.await();
