@@ -24,6 +24,9 @@ JARS = ROOT / "java" / "flink" / "build" / "libs"
 
 DAYS, SMALL_DAYS, FEWEST_DAYS = 365, 40, 10
 
+#: In the folder of a run with --keep.
+KEPT = "keep"
+
 interrupted = False
 
 
@@ -68,7 +71,11 @@ def main() -> int:
             place_jar(flink, options.backend)
             from story import Story  # needs DuckDB, which the environment has
 
+            for earlier in run.parent.glob("*"):
+                clear(earlier, (earlier / KEPT).exists(), False)  # of a run that was killed, only the logs stay
             run.mkdir(parents=True)
+            if options.keep:
+                (run / KEPT).touch()
             report = Story(options, run, flink, source).run()
             report.print()
         if wrong := report.wrong():
@@ -83,8 +90,7 @@ def main() -> int:
     except (KeyboardInterrupt, RuntimeError):
         if not interrupted:
             raise
-        passed = True  # nothing to look into
-        print("\nInterrupted; everything that was started is stopped", file=sys.stderr)
+        print(f"\nInterrupted; everything that was started is stopped. Logs: {run / 'log'}", file=sys.stderr)
         return 130
     finally:
         clear(run, options.keep, passed)

@@ -1,5 +1,6 @@
 package io.weir.e2e.cluster;
 
+import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.weir.e2e.BackendUnderTest;
@@ -18,6 +19,7 @@ import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.ExternalizedCheckpointRetention;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -103,6 +105,34 @@ class LeaseReleaseTest {
                     branches(store));
 
             cluster.cancel(job);
+            Await.until(DEADLINE, "an empty store", () -> Folder.files(store).isEmpty());
+        }
+    }
+
+    @Test
+    void aRetainedCheckpointThatIsDisposedOfLeavesNothing(@TempDir Path directory)
+            throws Exception {
+        Path store = directory.resolve("checkpoints/weir");
+        StreamExecutionEnvironment environment =
+                TestCluster.environment(
+                        TestCluster.manualOptions(directory.resolve("checkpoints")), PARALLELISM);
+        environment
+                .addSource(new NumberSource(control))
+                .uid("numbers")
+                .setParallelism(1)
+                .keyBy(n -> n % KEYS)
+                .process(new Overwriting(VALUE_BYTES))
+                .uid("overwriting")
+                .addSink(new LatestSink<>(control))
+                .uid("sink");
+        try (TestCluster cluster = new TestCluster(PARALLELISM, directory)) {
+            control.pauseAt(1_000);
+            JobID job = cluster.submit(environment);
+            control.awaitEmitted(1_000);
+            String checkpoint = cluster.checkpoint(job);
+            cluster.cancel(job);
+            assertThat(branches(store)).as("kept with the checkpoint").hasSize(PARALLELISM);
+            cluster.dispose(checkpoint);
             Await.until(DEADLINE, "an empty store", () -> Folder.files(store).isEmpty());
         }
     }

@@ -183,6 +183,11 @@ public final class TestCluster implements AutoCloseable {
         }
     }
 
+    /** Gives a retained checkpoint or savepoint up, as {@code flink savepoint --dispose} does. */
+    public void dispose(String path) throws Exception {
+        cluster.disposeSavepoint(path).get(DEADLINE.toSeconds(), TimeUnit.SECONDS);
+    }
+
     /** Waits until every task of the job runs. */
     public void awaitRunning(JobID job) throws Exception {
         Await.until(
