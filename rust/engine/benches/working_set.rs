@@ -119,12 +119,6 @@ fn points(c: &mut Criterion) {
             engine.get(&keys[i], |value| value.map(|value| value[0])).unwrap()
         })
     });
-    group.bench_function("get_pinned_hot_1k", |b| {
-        b.iter(|| {
-            i = (i + 7) % 1000;
-            engine.get_pinned(&keys[i]).unwrap()
-        })
-    });
     let mut state = 1;
     group.bench_function("get_random_1M", |b| {
         b.iter(|| {
@@ -212,6 +206,15 @@ fn groups(c: &mut Criterion) {
             })
         });
     }
+    for i in 0..30_000 {
+        engine.list_append(&map_prefix(50_000 + i % 1000), &[7; 8]).unwrap();
+    }
+    group.bench_function("list_values_of_30", |b| {
+        b.iter(|| {
+            out.clear();
+            engine.group_values(&map_prefix(50_000 + random(&mut state) % 1000), 1 << 20, &mut out).unwrap()
+        })
+    });
     group.bench_function("list_append_and_clear_of_10", |b| {
         let prefix = map_prefix(40_000);
         b.iter(|| {

@@ -16,7 +16,7 @@ use crate::encoding::sequence_suffix;
 use crate::error::{EngineError, ErrorKind, Result, closed, invalid};
 use crate::flush::{self, DeleteRows};
 use crate::options::EngineOptions;
-use crate::resident::Resident;
+use crate::resident::{Resident, SmallBytes};
 use crate::stats::Stats;
 use crate::stop::Stop;
 use crate::working_set::{Found, NONE, WorkingSet};
@@ -49,7 +49,7 @@ pub struct Committed {
 /// Every call ends with [`ErrorKind::Cancelled`] after [`Self::cancel`], with [`ErrorKind::Closed`] after
 /// [`Self::close`], also one that waits; with [`ErrorKind::InvalidArgument`] for a key outside the engine's key groups;
 /// and with the store's error if the store had to be asked and failed.
-pub struct KeyedEngine<V: Resident = Box<[u8]>> {
+pub struct KeyedEngine<V: Resident = SmallBytes> {
     shared: Arc<Shared<V>>,
 }
 
@@ -88,8 +88,6 @@ pub(crate) struct Inner<V: Resident> {
     pub pipeline_ended: Option<EngineError>,
     charged: usize,
     reclaim_pause: u32,
-    /// Keeps the bytes that the caller has the address of beyond the engine's close.
-    lent_beyond_close: Option<V>,
     pub stats: Stats,
 }
 
@@ -116,7 +114,6 @@ impl<V: Resident> KeyedEngine<V> {
             pipeline_ended: None,
             charged: 0,
             reclaim_pause: 0,
-            lent_beyond_close: None,
             stats: Stats::default(),
         };
         let shared = Arc::new_cyclic(|this| Shared {
@@ -240,6 +237,17 @@ impl<V: Resident> KeyedEngine<V> {
         self.shared.group_page(prefix, after, max_bytes, out)
     }
 
+    /// Appends the values of a group to `out`, in the order of their suffixes, as `[u32 LE length][value]` each, if the
+    /// whole group is in memory and its values with their lengths have at most `max_bytes`.
+    ///
+    /// How many there are; `None`: the group is not, or they have more, so that `out` is as before and
+    /// [`Self::group_page`] reads the group.
+    pub fn group_values(&self, prefix: &[u8], max_bytes: usize, out: &mut Vec<u8>) -> Result<Option<usize>> {
+        self.shared.check_key(prefix)?;
+        let mut inner = self.shared.enter()?;
+        Ok(inner.values_in_memory(prefix, max_bytes, out))
+    }
+
     // ---- rows by any prefix
 
     /// Appends the rows whose key starts with `prefix`, value rows and groups alike, in the order of their keys, those
@@ -339,23 +347,6 @@ impl<V: Resident> KeyedEngine<V> {
     }
 }
 
-impl KeyedEngine<Box<[u8]>> {
-    /// Address and length of the value of `key`. The bytes stay where they are, unchanged, until the task thread's next
-    /// call on this engine, or until the engine is dropped if there is none; [`Self::close`] does not free them.
-    #[inline]
-    pub fn get_pinned(&self, key: &[u8]) -> Result<Option<(*const u8, usize)>> {
-        let (mut inner, id) = self.shared.read(key)?;
-        Ok(inner.lend(id))
-    }
-
-    /// As [`Self::get_pinned`], of a row of a group.
-    #[inline]
-    pub fn group_get_pinned(&self, prefix: &[u8], suffix: &[u8]) -> Result<Option<(*const u8, usize)>> {
-        let (mut inner, id) = self.shared.read_in_group(prefix, suffix)?;
-        Ok(inner.lend(id))
-    }
-}
-
 impl<V: Resident> Drop for KeyedEngine<V> {
     fn drop(&mut self) {
         self.shared.close();
@@ -367,15 +358,6 @@ impl<V: Resident> Inner<V> {
     #[inline]
     fn value(&mut self, id: Option<u32>) -> Option<&V> {
         self.working_set.touch(id?)
-    }
-}
-
-impl Inner<Box<[u8]>> {
-    #[inline]
-    fn lend(&mut self, id: Option<u32>) -> Option<(*const u8, usize)> {
-        let id = id?;
-        self.working_set.lent = id;
-        self.working_set.touch(id).map(|value| (value.as_ptr(), value.len()))
     }
 }
 
@@ -394,12 +376,11 @@ impl<V: Resident> Shared<V> {
         invalid(format!("a key of key group {group} was given to an engine of the key groups {}", self.options.range))
     }
 
-    /// The task thread begins a call: what it was lent may go.
+    /// The task thread begins a call.
     #[inline]
     pub fn enter(&self) -> Result<MutexGuard<'_, Inner<V>>> {
-        let mut inner = self.inner.lock();
+        let inner = self.inner.lock();
         self.stop.check()?;
-        inner.working_set.lent = NONE;
         Ok(inner)
     }
 
@@ -630,9 +611,9 @@ impl<V: Resident> Shared<V> {
 
     /// Settles without evicting the row that the call is about.
     fn settle_but(&self, inner: &mut Inner<V>, id: u32) {
-        let lent = std::mem::replace(&mut inner.working_set.lent, id);
+        inner.working_set.held = id;
         self.settle(inner);
-        inner.working_set.lent = lent;
+        inner.working_set.held = NONE;
     }
 
     fn get_many(&self, keys: &[&[u8]], f: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
@@ -741,12 +722,8 @@ impl<V: Resident> Shared<V> {
         }
     }
 
-    /// Returns all memory but that of a value whose address the caller has.
+    /// Returns all memory.
     fn empty(&self, inner: &mut Inner<V>) {
-        let lent = inner.working_set.lent;
-        if lent != NONE {
-            inner.lent_beyond_close = inner.working_set.rows[lent].value.take();
-        }
         inner.working_set = WorkingSet::new(&self.options);
         inner.delete = None;
         self.charge(inner, 0);

@@ -7,15 +7,16 @@ use hashbrown::HashTable;
 use crate::rows::RowKey;
 use crate::slab::{Slab, Vacant};
 
-/// The rows of one key and namespace of a map or list state.
+/// The rows of one key and namespace of a map or list state. What finding a row needs lies on the first cache line.
+#[repr(C, align(64))]
 pub(crate) struct Group {
     pub prefix: RowKey,
+    pub rows: OrderedRows,
     pub hash: u32,
     /// A row of this group that is not in memory does not exist.
     pub complete: bool,
     /// Used since the last sweep of empty groups.
     pub referenced: bool,
-    pub rows: OrderedRows,
 }
 
 impl Vacant for Group {
@@ -130,15 +131,20 @@ pub(crate) fn spread(hash: u32) -> u64 {
 
 /// Names of rows in the order of their suffixes: sorted chunks, so that a list fills them by appending and a map of any
 /// size takes an insert in a bounded move. The suffixes lie in the rows; of each, the order needs 64 bits in most cases.
+#[repr(C)]
 #[derive(Default)]
 pub(crate) struct OrderedRows {
     first: Vec<Entry>,
-    rest: Vec<Vec<Entry>>,
+    /// The chunks after the first; most groups have none.
+    #[expect(clippy::box_collection, reason = "so that a group without them is found on one cache line")]
+    rest: Option<Box<Vec<Vec<Entry>>>>,
     len: usize,
     bytes: usize,
 }
 
 const CHUNK: usize = 256;
+/// Chunks up to this length are compared throughout: no step waits for the one before.
+const LINEAR: usize = 16;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -160,10 +166,19 @@ fn head(suffix: &[u8]) -> [u32; 2] {
     let mut bytes = [0; 8];
     let class = suffix.first().map_or(0, |&byte| byte.min(3));
     let from = if class == 3 { suffix } else { suffix.get(1..).unwrap_or(&[]) };
-    let len = from.len().min(8);
-    bytes[..len].copy_from_slice(&from[..len]);
+    if let Some(eight) = from.first_chunk() {
+        bytes = *eight;
+    } else {
+        bytes[..from.len()].copy_from_slice(from);
+    }
     let head = u64::from(class) << 62 | u64::from_be_bytes(bytes) >> 2;
     [(head >> 32) as u32, head as u32]
+}
+
+/// Orders as the head does.
+#[inline]
+fn number(head: [u32; 2]) -> u64 {
+    u64::from(head[0]) << 32 | u64::from(head[1])
 }
 
 impl OrderedRows {
@@ -181,17 +196,28 @@ impl OrderedRows {
     }
 
     #[inline]
-    fn chunk(&self, chunk: usize) -> &Vec<Entry> {
-        if chunk == 0 { &self.first } else { &self.rest[chunk - 1] }
+    fn rest(&self) -> &[Vec<Entry>] {
+        self.rest.as_deref().map_or(&[], Vec::as_slice)
     }
 
+    fn rest_mut(&mut self) -> &mut Vec<Vec<Entry>> {
+        self.rest.get_or_insert_default()
+    }
+
+    #[inline]
+    fn chunk(&self, chunk: usize) -> &Vec<Entry> {
+        if chunk == 0 { &self.first } else { &self.rest()[chunk - 1] }
+    }
+
+    #[inline]
     fn chunk_mut(&mut self, chunk: usize) -> &mut Vec<Entry> {
-        if chunk == 0 { &mut self.first } else { &mut self.rest[chunk - 1] }
+        if chunk == 0 { &mut self.first } else { &mut self.rest_mut()[chunk - 1] }
     }
 
     fn count_bytes(&mut self) {
-        let chunks = self.first.capacity() + self.rest.iter().map(Vec::capacity).sum::<usize>();
-        self.bytes = chunks * size_of::<Entry>() + self.rest.capacity() * size_of::<Vec<Entry>>();
+        let chunks = self.first.capacity() + self.rest().iter().map(Vec::capacity).sum::<usize>();
+        let list = self.rest.as_ref().map_or(0, |rest| (1 + rest.capacity()) * size_of::<Vec<Entry>>());
+        self.bytes = chunks * size_of::<Entry>() + list;
     }
 
     /// Where `suffix` is, or would be inserted.
@@ -200,10 +226,22 @@ impl OrderedRows {
         let head = head(suffix);
         let order = |entry: &Entry| entry.head.cmp(&head).then_with(|| suffix_of(entry.id).cmp(suffix));
         // The last chunk whose first entry is not greater; every chunk but the first has an entry.
-        let chunk = self.rest.partition_point(|chunk| order(&chunk[0]) != Ordering::Greater);
-        match self.chunk(chunk).binary_search_by(order) {
-            Ok(entry) => Ok((Position { chunk, entry }, self.chunk(chunk)[entry].id)),
-            Err(entry) => Err(Position { chunk, entry }),
+        let chunk = self.rest().partition_point(|chunk| order(&chunk[0]) != Ordering::Greater);
+        let entries = self.chunk(chunk).as_slice();
+        let (less, equal) = if entries.len() <= LINEAR {
+            let head = number(head);
+            entries.iter().fold((0, 0), |(less, equal), entry| {
+                let other = number(entry.head);
+                (less + usize::from(other < head), equal + usize::from(other == head))
+            })
+        } else {
+            let less = entries.partition_point(|entry| entry.head < head);
+            (less, entries[less..].partition_point(|entry| entry.head == head))
+        };
+        // Nearly always one or none.
+        match entries[less..less + equal].binary_search_by(|entry| suffix_of(entry.id).cmp(suffix)) {
+            Ok(at) => Ok((Position { chunk, entry: less + at }, entries[less + at].id)),
+            Err(at) => Err(Position { chunk, entry: less + at }),
         }
     }
 
@@ -212,13 +250,13 @@ impl OrderedRows {
         let entry = Entry { head: head(suffix), id };
         self.len += 1;
         if self.chunk(at.chunk).len() >= CHUNK {
-            if at.entry == CHUNK && at.chunk == self.rest.len() {
+            if at.entry == CHUNK && at.chunk == self.rest().len() {
                 // Appending: leave the full chunk as it is.
-                self.rest.push(Vec::with_capacity(4));
+                self.rest_mut().push(Vec::with_capacity(4));
                 at = Position { chunk: at.chunk + 1, entry: 0 };
             } else {
                 let upper = self.chunk_mut(at.chunk).split_off(CHUNK / 2);
-                self.rest.insert(at.chunk, upper);
+                self.rest_mut().insert(at.chunk, upper);
                 if at.entry > CHUNK / 2 {
                     at = Position { chunk: at.chunk + 1, entry: at.entry - CHUNK / 2 };
                 }
@@ -242,21 +280,22 @@ impl OrderedRows {
             chunk.shrink_to(2 * chunk.len());
         }
         let after = chunk.capacity();
-        if chunk.is_empty() && !self.rest.is_empty() {
+        if chunk.is_empty() && !self.rest().is_empty() {
             if at.chunk == 0 {
-                self.first = self.rest.remove(0);
+                self.first = self.rest_mut().remove(0);
             } else {
-                self.rest.remove(at.chunk - 1);
+                self.rest_mut().remove(at.chunk - 1);
             }
-            if self.rest.len() < self.rest.capacity() / 4 {
-                self.rest.shrink_to(2 * self.rest.len());
+            let rest = self.rest_mut();
+            if rest.len() < rest.capacity() / 4 {
+                rest.shrink_to(2 * rest.len());
             }
             self.count_bytes();
-        } else if self.chunk(at.chunk).len() < CHUNK / 8 && !self.rest.is_empty() {
+        } else if self.chunk(at.chunk).len() < CHUNK / 8 && !self.rest().is_empty() {
             // Merge with a neighbour, so that evictions do not leave a list of nearly empty chunks.
-            let left = if at.chunk == self.rest.len() { at.chunk - 1 } else { at.chunk };
+            let left = if at.chunk == self.rest().len() { at.chunk - 1 } else { at.chunk };
             if self.chunk(left).len() + self.chunk(left + 1).len() <= CHUNK / 2 {
-                let right = self.rest.remove(left);
+                let right = self.rest_mut().remove(left);
                 self.chunk_mut(left).extend(right);
                 self.count_bytes();
             } else {
@@ -284,10 +323,15 @@ impl OrderedRows {
         }
     }
 
+    /// All names in order, chunk by chunk.
+    pub fn chunks(&self) -> impl Iterator<Item = impl Iterator<Item = u32> + Clone + '_> {
+        std::iter::once(&self.first).chain(self.rest()).map(|chunk| chunk.iter().map(|entry| entry.id))
+    }
+
     /// The names from `at` on, in order.
     pub fn iter_from(&self, at: Position) -> impl Iterator<Item = u32> + '_ {
         let skip = at.entry;
-        (at.chunk..=self.rest.len())
+        (at.chunk..=self.rest().len())
             .flat_map(move |chunk| self.chunk(chunk).iter().skip(if chunk == at.chunk { skip } else { 0 }))
             .map(|entry| entry.id)
     }
@@ -296,11 +340,18 @@ impl OrderedRows {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::mem::offset_of;
 
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
 
     use super::*;
+
+    #[test]
+    fn what_finding_a_row_needs_is_on_one_cache_line() {
+        assert_eq!(offset_of!(Group, rows) + offset_of!(OrderedRows, len), 64);
+        assert_eq!(size_of::<Group>(), 128);
+    }
 
     #[test]
     fn heads_grow_with_suffixes() {

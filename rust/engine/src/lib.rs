@@ -30,5 +30,5 @@ pub use error::{EngineError, ErrorKind, Result};
 #[cfg(any(test, feature = "seeded-defects"))]
 pub use options::Defect;
 pub use options::EngineOptions;
-pub use resident::Resident;
+pub use resident::{Resident, SmallBytes};
 pub use stats::Stats;

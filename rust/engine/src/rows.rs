@@ -103,10 +103,11 @@ pub(crate) type Rows<V> = Slab<Slot<V>, 128>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resident::SmallBytes;
 
     #[test]
     fn a_row_is_a_cache_line() {
-        assert_eq!(size_of::<Slot<Box<[u8]>>>(), 64);
+        assert_eq!(size_of::<Slot<SmallBytes>>(), 64);
         assert_eq!(size_of::<RowKey>(), 32);
     }
 

@@ -21,6 +21,8 @@ const PAGE_BYTES: usize = 256 << 10;
 const SLICE: usize = 256;
 /// Of a page's row, beside key and value.
 const HEADER: usize = 8;
+/// Rows of a page that are asked of the memory side by side.
+const PREFETCHED_ROWS: usize = 64;
 
 impl<V: Resident> Shared<V> {
     /// Asks the store for a page, without the lock, and returns with it.
@@ -193,10 +195,43 @@ struct Merged {
 }
 
 impl<V: Resident> Inner<V> {
+    /// See [`crate::KeyedEngine::group_values`].
+    pub fn values_in_memory(&mut self, prefix: &[u8], max_bytes: usize, out: &mut Vec<u8>) -> Option<usize> {
+        let set = &self.working_set;
+        let mut count = 0;
+        match set.find_group(prefix) {
+            None if !set.group_is_known_empty(prefix) => return None,
+            Some(group) if !set.groups[group].complete => return None,
+            None => {}
+            Some(group) => {
+                let start = out.len();
+                for ids in set.groups[group].rows.chunks() {
+                    set.rows.prefetch(ids.clone());
+                    for id in ids {
+                        let Some(value) = &set.rows[id].value else { continue };
+                        let value = value.as_bytes();
+                        if out.len() - start + 4 + value.len() > max_bytes {
+                            out.truncate(start);
+                            return None;
+                        }
+                        out.extend_from_slice(&(value.len() as u32).to_le_bytes());
+                        out.extend_from_slice(&value);
+                        count += 1;
+                    }
+                }
+            }
+        }
+        self.stats.hits += 1;
+        Some(count)
+    }
+
     /// A page of a complete group.
     fn page_in_memory(&self, group: u32, after: Option<&[u8]>, max_bytes: usize, out: &mut Vec<u8>) -> bool {
         let set = &self.working_set;
         let start = out.len();
+        if after.is_none() {
+            set.rows.prefetch(set.group_rows(group, None).take(PREFETCHED_ROWS));
+        }
         for id in set.group_rows(group, after) {
             let row = &set.rows[id];
             let Some(value) = &row.value else { continue };

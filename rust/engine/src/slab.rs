@@ -69,6 +69,19 @@ impl<T: Vacant, const N: usize> Slab<T, N> {
         self.free.get(chunk).is_some_and(|free| free >> place & 1 == 0)
     }
 
+    /// Has the processor read so many places side by side rather than one after the other.
+    #[inline]
+    pub fn prefetch(&self, ids: impl Iterator<Item = u32>) {
+        #[cfg(target_arch = "x86_64")]
+        for id in ids {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: the address is that of a place; a prefetch reads nothing that the program sees.
+            unsafe { _mm_prefetch((&raw const self[id]).cast(), _MM_HINT_T0) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        drop(ids);
+    }
+
     /// The names of the last chunk.
     pub fn last_chunk(&self) -> std::ops::Range<u32> {
         self.end().saturating_sub(N as u32)..self.end()

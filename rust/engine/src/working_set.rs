@@ -59,8 +59,8 @@ pub(crate) struct WorkingSet<V> {
     pub store_bytes: usize,
     /// Bytes may have changed since the engine has looked.
     pub changed: bool,
-    /// The row whose value's address the caller has.
-    pub lent: u32,
+    /// The row that the running call is about, which is not evicted.
+    pub held: u32,
     load: Option<Load>,
     hand: u32,
     /// The hand found nothing to evict, and nothing has become evictable since.
@@ -86,7 +86,7 @@ impl<V: Resident> WorkingSet<V> {
             page_bytes: 0,
             store_bytes: 0,
             changed: false,
-            lent: NONE,
+            held: NONE,
             load: None,
             hand: 0,
             exhausted: false,
@@ -506,7 +506,7 @@ impl<V: Resident> WorkingSet<V> {
             let id = self.hand;
             self.hand += 1;
             let slot = &mut self.rows[id];
-            if !slot.has(USED) || slot.epoch != 0 || id == self.lent {
+            if !slot.has(USED) || slot.epoch != 0 || id == self.held {
                 continue;
             }
             if slot.has(REFERENCED) {
@@ -566,7 +566,7 @@ impl<V: Resident> WorkingSet<V> {
             }
             for id in self.rows.last_chunk() {
                 let slot = &self.rows[id];
-                if slot.has(USED) && (slot.epoch != 0 || id == self.lent) {
+                if slot.has(USED) && (slot.epoch != 0 || id == self.held) {
                     return;
                 }
             }
@@ -829,8 +829,9 @@ mod tests {
     use weir_store::KeyGroupRange;
 
     use super::*;
+    use crate::resident::SmallBytes;
 
-    fn working_set() -> WorkingSet<Box<[u8]>> {
+    fn working_set() -> WorkingSet<SmallBytes> {
         let mut options = EngineOptions::new(KeyGroupRange::new(0, 127));
         options.fresh = true;
         WorkingSet::new(&options)
@@ -881,7 +882,7 @@ mod tests {
                 match row {
                     Found::Row(id) => {
                         found += 1;
-                        assert_eq!(set.touch(id).map(|value| &value[..]), Some(&i.to_le_bytes()[..]));
+                        assert_eq!(set.touch(id).map(SmallBytes::as_bytes).as_deref(), Some(&i.to_le_bytes()[..]));
                     }
                     Found::Unknown => {}
                     Found::Absent => panic!("row {i} is not absent"),

@@ -153,47 +153,6 @@ fn a_writer_that_waits_gets_the_error_of_the_store() {
 }
 
 #[test]
-fn the_bytes_that_were_lent_outlive_the_close() {
-    let harness = Harness::new(0);
-    let budget = MemoryBudget::new(64 << 20);
-    let engine = harness.engine(options(), &budget);
-    engine.put(&value_key(1), b"lent").unwrap();
-    let (address, len) = engine.get_pinned(&value_key(1)).unwrap().unwrap();
-    engine.close();
-    engine.close();
-    assert_eq!(budget.used(), 0);
-    // SAFETY: valid until the next call of the task thread or the drop of the engine.
-    assert_eq!(unsafe { std::slice::from_raw_parts(address, len) }, b"lent");
-    drop(engine);
-}
-
-#[test]
-fn the_row_that_was_lent_is_not_evicted_by_others() {
-    let harness = Harness::new(0);
-    let budget = MemoryBudget::new(100_000);
-    let lender = harness.engine(options(), &budget);
-    let other = harness.engine(options(), &budget);
-    for i in 0..600 {
-        lender.put(&value_key(i), &[i as u8; 100]).unwrap();
-    }
-    let epoch = lender.freeze(1).unwrap();
-    lender.await_commit(epoch).unwrap();
-    lender.group_put(&map_prefix(1), b"x", b"in a group").unwrap();
-    let (address, len) = lender.get_pinned(&value_key(599)).unwrap().unwrap();
-    for i in 0..3000 {
-        other.put(&value_key(i), &[0; 100]).unwrap();
-        if i % 100 == 0 {
-            let epoch = other.freeze(i).unwrap();
-            other.await_commit(epoch).unwrap();
-        }
-    }
-    assert!(lender.stats().evictions > 100);
-    // SAFETY: as above.
-    assert_eq!(unsafe { std::slice::from_raw_parts(address, len) }, &[599_u16 as u8; 100]);
-    assert_eq!(get(&lender, &value_key(3)), Some(vec![3; 100]));
-}
-
-#[test]
 fn an_engine_that_is_dropped_stops() {
     let harness = Harness::new(0);
     let budget = MemoryBudget::new(64 << 20);

@@ -12,7 +12,7 @@ use jni::Env;
 use jni::objects::{JByteArray, JIntArray, JObjectArray, JString};
 use jni::sys::{JNIEnv, jbyteArray, jclass, jint, jintArray, jlong, jlongArray, jobjectArray, jstring};
 use parking_lot::Mutex;
-use weir_engine::{EngineOptions, EpochId, KeyedEngine, MemoryBudget, Stats};
+use weir_engine::{EngineOptions, EpochId, KeyedEngine, MemoryBudget, SmallBytes, Stats};
 use weir_store::{BranchName, ErrorKind, ExpiryClock, ExpiryRule, KeyGroupRange, Source, VersionRef};
 
 use crate::config::Config;
@@ -22,10 +22,10 @@ use crate::handles::Table;
 use crate::{logging, memory, runtime, stores};
 
 /// Raised whenever a native method changes its meaning.
-const ABI: jint = 1;
+const ABI: jint = 2;
 
 /// Rows are kept as the bytes that the Java serialisers wrote.
-type Engine = KeyedEngine<Box<[u8]>>;
+type Engine = KeyedEngine<SmallBytes>;
 
 static ENGINES: Table<Engine> = Table::new();
 static BUDGETS: Mutex<Option<HashMap<jlong, Arc<MemoryBudget>>>> = Mutex::new(None);
@@ -318,6 +318,25 @@ pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_listAppend(
         let [prefix, value] = scratch.input([prefix_len, value_len])?;
         Ok(engine.list_append(prefix, value)?)
     });
+}
+
+/// The values of a list, if all of it is in memory and has at most `max_bytes`; else 0, and pages read it. The second
+/// header word is their number.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_listValues(
+    env: *mut JNIEnv,
+    _: jclass,
+    handle: jlong,
+    prefix_len: jint,
+    max_bytes: jint,
+) -> jlong {
+    guard(env, || {
+        let mut call = ENGINES.enter(handle)?;
+        let (engine, scratch) = call.parts()?;
+        let max_bytes = page_bytes(max_bytes)?;
+        let ([prefix], mut answer) = scratch.split([prefix_len])?;
+        answer.values(|out| engine.group_values(prefix, max_bytes, out))
+    })
 }
 
 // Scans.

@@ -11,11 +11,13 @@ use weir_store::ErrorKind;
 
 use crate::error::{Failure, Result};
 
-/// Header before the input: the answer's length, then flags.
+/// Header before the input: the answer's length, then flags or a number.
 pub const HEADER_BYTES: usize = 16;
 /// Flag bit: a page has a successor.
 pub const FLAG_MORE: i64 = 1;
 
+/// Bytes behind an answer that Java may read, so that it can copy eight at a time.
+const BEHIND: usize = 8;
 const ALIGN: usize = 16;
 const FIRST_INPUT_BYTES: usize = 4 << 10;
 /// Buffers above this size are given back once they are no longer needed at that size.
@@ -125,6 +127,7 @@ impl Answer<'_> {
             *self.value = Vec::new();
         }
         self.value.clear();
+        self.value.reserve(value.len() + BEHIND);
         self.value.extend_from_slice(value);
         self.header(value.len(), 0);
         // An empty value must still be told from an absent one.
@@ -139,17 +142,34 @@ impl Answer<'_> {
         self.page.clear();
         self.page.shrink_to(KEEP_BYTES);
         let more = fill(self.page)?;
-        self.header(self.page.len(), if more { FLAG_MORE } else { 0 });
-        Ok(if self.page.is_empty() { self.base.as_ptr() as i64 } else { self.page.as_ptr() as i64 })
+        Ok(self.page_address(if more { FLAG_MORE } else { 0 }))
+    }
+
+    /// As [`Self::page`]; `fill` says how many values it wrote, which becomes the second header word, or `None`: 0 is
+    /// returned.
+    pub fn values<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> std::result::Result<Option<usize>, E>) -> Result<i64>
+    where
+        Failure: From<E>,
+    {
+        self.page.clear();
+        self.page.shrink_to(KEEP_BYTES);
+        Ok(fill(self.page)?.map_or(0, |count| self.page_address(count as i64)))
     }
 
     #[inline]
-    fn header(&self, length: usize, flags: i64) {
+    fn page_address(&mut self, second: i64) -> i64 {
+        self.page.reserve(BEHIND);
+        self.header(self.page.len(), second);
+        if self.page.is_empty() { self.base.as_ptr() as i64 } else { self.page.as_ptr() as i64 }
+    }
+
+    #[inline]
+    fn header(&self, length: usize, second: i64) {
         // SAFETY: every region begins with an aligned header.
         unsafe {
             let header = self.base.cast::<i64>();
             header.write(length as i64);
-            header.add(1).write(flags);
+            header.add(1).write(second);
         }
     }
 }

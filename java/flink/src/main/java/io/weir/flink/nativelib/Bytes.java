@@ -9,7 +9,12 @@ public final class Bytes {
 
     static final long ARRAY_BASE = MemoryUtils.UNSAFE.arrayBaseOffset(byte[].class);
 
+    /** Up to so many bytes are copied by a loop, which is compiled in place. */
+    static final int SMALL = 64;
+
     private static final int KEPT = 1 << 20;
+
+    private static final byte[] NOTHING = {};
 
     private byte[] array;
     private int length;
@@ -37,6 +42,12 @@ public final class Bytes {
         length = 0;
     }
 
+    /** Leaves the array to whoever has it: the next bytes are copied to another. */
+    public void detach() {
+        array = NOTHING;
+        length = 0;
+    }
+
     void copyFrom(byte[] source, int offset) {
         length = source.length - offset;
         if (length > array.length) {
@@ -45,7 +56,16 @@ public final class Bytes {
         System.arraycopy(source, offset, array, 0, length);
     }
 
+    /** Behind the bytes at {@code address} eight more may be read. */
     void copyFrom(long address, long count) {
+        if (count <= SMALL && array.length >= SMALL && array.length <= KEPT) {
+            length = (int) count;
+            for (int at = 0; at < length; at += 8) {
+                MemoryUtils.UNSAFE.putLong(
+                        array, ARRAY_BASE + at, MemoryUtils.UNSAFE.getLong(address + at));
+            }
+            return;
+        }
         length = Math.toIntExact(count);
         if (length > array.length) {
             array = new byte[Math.max(length, (int) Math.min(array.length * 2L, KEPT))];

@@ -44,6 +44,9 @@ public final class Engine implements Closeable {
 
     private static final int ROOM_FIRST = 4 << 10;
 
+    /** Room behind the input, so that it can be copied eight bytes at a time. */
+    private static final int BEHIND = 8;
+
     private final long handle;
     private long scratch;
     private int room;
@@ -246,6 +249,27 @@ public final class Engine implements Closeable {
         }
     }
 
+    /**
+     * Reads all values of a list at once, if it is in memory and small.
+     *
+     * @param key the prefix
+     * @param maxBytes of the values with their lengths
+     * @param values receives {@code [length][value]} each, lengths as little-endian i32
+     * @return how many there are, or -1: read it by pages
+     */
+    public int listValues(RowKey key, int maxBytes, Bytes values) throws IOException {
+        try {
+            write(key.bytes(), key.length());
+            long address = NativeEngine.listValues(handle, key.length(), maxBytes);
+            if (!answer(address, values)) {
+                return -1;
+            }
+            return (int) MemoryUtils.UNSAFE.getLong(scratch + OUT_FLAGS);
+        } finally {
+            settle();
+        }
+    }
+
     // ---------------- pages
 
     /**
@@ -407,27 +431,31 @@ public final class Engine implements Closeable {
     // ---------------- scratch
 
     private void write(byte[] first, int firstLength) throws IOException {
-        reserve(firstLength);
+        reserve((long) firstLength + BEHIND);
         copyIn(first, scratch + INPUT, firstLength);
     }
 
     private void write(byte[] first, int firstLength, byte[] second, int secondLength)
             throws IOException {
-        reserve((long) firstLength + secondLength);
+        reserve((long) firstLength + secondLength + BEHIND);
         copyIn(first, scratch + INPUT, firstLength);
         copyIn(second, scratch + INPUT + firstLength, secondLength);
     }
 
     private void reserve(long bytes) throws IOException {
         if (bytes > room) {
-            if (bytes > Integer.MAX_VALUE - 64) {
-                throw new InvalidArgumentException(
-                        "A row of "
-                                + bytes
-                                + " bytes is too large; key and value together may have 2 GiB.");
-            }
-            grow((int) Math.min(Integer.MAX_VALUE - 64, Math.max(bytes, room * 2L)));
+            makeRoom(bytes);
         }
+    }
+
+    private void makeRoom(long bytes) throws IOException {
+        if (bytes > Integer.MAX_VALUE - 64) {
+            throw new InvalidArgumentException(
+                    "A row of "
+                            + bytes
+                            + " bytes is too large; key and value together may have 2 GiB.");
+        }
+        grow((int) Math.min(Integer.MAX_VALUE - 64, Math.max(bytes, room * 2L)));
     }
 
     private void grow(int bytes) throws IOException {
@@ -453,7 +481,16 @@ public final class Engine implements Closeable {
         return more;
     }
 
+    /** What lies behind the input may be overwritten: there is room for it. */
     private static void copyIn(byte[] source, long address, int length) {
-        MemoryUtils.UNSAFE.copyMemory(source, Bytes.ARRAY_BASE, null, address, length);
+        int rounded = length + 7 & ~7;
+        if (length <= Bytes.SMALL && rounded <= source.length) {
+            for (int at = 0; at < length; at += 8) {
+                MemoryUtils.UNSAFE.putLong(
+                        address + at, MemoryUtils.UNSAFE.getLong(source, Bytes.ARRAY_BASE + at));
+            }
+        } else {
+            MemoryUtils.UNSAFE.copyMemory(source, Bytes.ARRAY_BASE, null, address, length);
+        }
     }
 }

@@ -6,13 +6,14 @@ import java.io.IOException;
  * The raw entry points of the native library; {@link Engine} is what the rest of the backend calls.
  *
  * <p>Scratch region of an engine, at the address A that {@link #scratch} returns: A+0 a 64-bit
- * output length, A+8 64-bit output flags (bit 0: more follows), A+16 the input: key or prefix,
- * suffix and value back to back. Header fields are in native byte order.
+ * output length, A+8 64-bit output flags (bit 0: more follows) or number of values, A+16 the input:
+ * key or prefix, suffix and value back to back. Header fields are in native byte order. Behind an
+ * answer eight bytes may be read.
  */
 final class NativeEngine {
 
     /** What {@link #abi} has to return for this jar. */
-    static final int ABI = 1;
+    static final int ABI = 2;
 
     private NativeEngine() {}
 
@@ -68,6 +69,9 @@ final class NativeEngine {
 
     static native void listAppend(long engine, int prefixLength, int valueLength)
             throws IOException;
+
+    /** 0 if the list is not in memory, or larger. */
+    static native long listValues(long engine, int prefixLength, int maxBytes) throws IOException;
 
     static native long groupPage(long engine, int prefixLength, int afterLength, int maxBytes)
             throws IOException;

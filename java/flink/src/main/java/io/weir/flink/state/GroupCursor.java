@@ -5,7 +5,8 @@ import io.weir.flink.nativelib.Bytes;
 import io.weir.flink.nativelib.Engine;
 
 import java.io.IOException;
-import java.nio.ByteBuffer;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 
@@ -15,6 +16,9 @@ import java.util.Arrays;
  */
 public final class GroupCursor {
 
+    private static final VarHandle LENGTHS =
+            MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.LITTLE_ENDIAN);
+
     private static final int FIRST_PAGE_BYTES = 4 << 10;
     private static final int MAX_PAGE_BYTES = 256 << 10;
 
@@ -22,9 +26,8 @@ public final class GroupCursor {
     private final boolean visiting;
     private final RowKey key = new RowKey();
     private final int prefixLength;
-    private final Bytes page = new Bytes(256);
+    private final Bytes page = new Bytes(0);
     private int pageBytes = FIRST_PAGE_BYTES;
-    private ByteBuffer header;
     private int position;
     private boolean startsBehind;
     private boolean started;
@@ -80,11 +83,12 @@ public final class GroupCursor {
                 key.append(page.array(), suffixOffset, suffixEnd - suffixOffset);
             }
             boolean fromStart = !started && !startsBehind;
+            // Entries may still be read from the last page.
+            page.detach();
             more =
                     visiting
                             ? visitPage()
                             : engine.groupPage(key, prefixLength, fromStart, pageBytes, page);
-            header = ByteBuffer.wrap(page.array()).order(ByteOrder.LITTLE_ENDIAN);
             pageBytes = Math.min(pageBytes * 4, MAX_PAGE_BYTES);
             position = 0;
             if (page.length() == 0) {
@@ -96,8 +100,8 @@ public final class GroupCursor {
             }
             started = true;
         }
-        int suffixLength = header.getInt(position);
-        int valueLength = header.getInt(position + 4);
+        int suffixLength = length(page.array(), position);
+        int valueLength = length(page.array(), position + 4);
         suffixOffset = position + 8;
         suffixEnd = suffixOffset + suffixLength;
         valueEnd = suffixEnd + valueLength;
@@ -111,6 +115,12 @@ public final class GroupCursor {
         return engine.visitGroupPage(prefix, after, pageBytes, page);
     }
 
+    /** A length as the engine writes it. */
+    static int length(byte[] array, int at) {
+        return (int) LENGTHS.get(array, at);
+    }
+
+    /** Holds the current entry; what was handed out before stays as it is. */
     public byte[] array() {
         return page.array();
     }

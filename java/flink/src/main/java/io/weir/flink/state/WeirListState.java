@@ -30,6 +30,9 @@ import java.util.List;
 public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E>>
         implements InternalListState<K, N, E> {
 
+    /** A list up to this size is read by one call. */
+    private static final int AT_ONCE_BYTES = 256 << 10;
+
     private TypeSerializer<E> elementSerializer;
 
     public WeirListState(
@@ -52,7 +55,23 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
 
     @Override
     public List<E> getInternal() throws IOException {
-        return read(new GroupCursor(context.engine, row()), elementSerializer, context.input);
+        RowKey row = row();
+        int count = context.engine.listValues(row, AT_ONCE_BYTES, context.value);
+        if (count < 0) {
+            return read(new GroupCursor(context.engine, row), elementSerializer, context.input);
+        }
+        if (count == 0) {
+            return null;
+        }
+        List<E> elements = new ArrayList<>(count);
+        byte[] values = context.value.array();
+        for (int i = 0, at = 0; i < count; i++) {
+            int length = GroupCursor.length(values, at);
+            context.input.setBuffer(values, at + Integer.BYTES, length);
+            elements.add(elementSerializer.deserialize(context.input));
+            at += Integer.BYTES + length;
+        }
+        return elements;
     }
 
     private static <E> List<E> read(

@@ -160,7 +160,7 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
 
     @Override
     public Iterator<Map.Entry<UK, UV>> iterator() throws IOException {
-        return new EntryIterator(row());
+        return new EntryIterator(copy(row()));
     }
 
     private static RowKey copy(RowKey row) {
@@ -193,8 +193,11 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
         private boolean ahead;
         private Entry last;
 
-        EntryIterator(RowKey row) {
-            prefix = copy(row);
+        /**
+         * @param prefix not changed any more
+         */
+        EntryIterator(RowKey prefix) {
+            this.prefix = prefix;
             cursor = new GroupCursor(context.engine, prefix);
         }
 
@@ -231,11 +234,13 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
         }
     }
 
-    /** An entry that is read when it is asked for. */
+    /** An entry that is read, from the page that holds it, when it is asked for. */
     private final class Entry implements Map.Entry<UK, UV> {
         private final RowKey prefix;
-        private final byte[] suffix;
-        private final byte[] value;
+        private final byte[] page;
+        private final int suffixOffset;
+        private final int suffixEnd;
+        private final int valueLength;
         private UK userKey;
         private UV userValue;
         private boolean hasKey;
@@ -244,20 +249,17 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
 
         Entry(RowKey prefix, GroupCursor cursor) {
             this.prefix = prefix;
-            this.suffix =
-                    Arrays.copyOfRange(cursor.array(), cursor.suffixOffset(), cursor.suffixEnd());
-            this.value =
-                    Arrays.copyOfRange(
-                            cursor.array(),
-                            cursor.valueOffset(),
-                            cursor.valueOffset() + cursor.valueLength());
+            this.page = cursor.array();
+            this.suffixOffset = cursor.suffixOffset();
+            this.suffixEnd = cursor.suffixEnd();
+            this.valueLength = cursor.valueLength();
         }
 
         @Override
         public UK getKey() {
             if (!hasKey) {
                 try {
-                    reader.reset(suffix, 0, suffix.length);
+                    reader.reset(page, suffixOffset, suffixEnd);
                     userKey = userKeyCodec.read(reader);
                 } catch (IOException e) {
                     throw new FlinkRuntimeException("The key of a map entry could not be read.", e);
@@ -271,7 +273,7 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
         public UV getValue() {
             if (!hasValue && !removed) {
                 try {
-                    context.input.setBuffer(value);
+                    context.input.setBuffer(page, suffixEnd, valueLength);
                     userValue = readValue(context.input);
                 } catch (IOException e) {
                     throw new FlinkRuntimeException(
@@ -311,7 +313,7 @@ public final class WeirMapState<K, N, UK, UV> extends AbstractWeirState<K, N, Ma
 
         private RowKey row() {
             RowKey row = copy(prefix);
-            row.append(suffix, 0, suffix.length);
+            row.append(page, suffixOffset, suffixEnd - suffixOffset);
             return row;
         }
 
