@@ -1,7 +1,5 @@
 //! Maps and lists: a hash table of groups, each an ordered list of its rows in memory.
 
-use std::cmp::Ordering;
-
 use hashbrown::HashTable;
 
 use crate::rows::RowKey;
@@ -135,11 +133,17 @@ pub(crate) fn spread(hash: u32) -> u64 {
 #[derive(Default)]
 pub(crate) struct OrderedRows {
     first: Vec<Entry>,
-    /// The chunks after the first; most groups have none.
-    #[expect(clippy::box_collection, reason = "so that a group without them is found on one cache line")]
-    rest: Option<Box<Vec<Vec<Entry>>>>,
+    rest: Option<Box<Rest>>,
     len: usize,
     bytes: usize,
+}
+
+/// The chunks after the first, of which most groups have none. Every one has an entry.
+#[derive(Default)]
+struct Rest {
+    /// Of each chunk the head of its first entry, side by side, so that finding a chunk among thousands reads few lines.
+    heads: Vec<u64>,
+    chunks: Vec<Vec<Entry>>,
 }
 
 const CHUNK: usize = 256;
@@ -162,7 +166,7 @@ pub(crate) struct Position {
 /// Grows with the suffix, not always strictly. Nearly all suffixes begin with a null marker below 3, which is folded
 /// into two bits to leave room for what follows it.
 #[inline]
-fn head(suffix: &[u8]) -> [u32; 2] {
+fn head(suffix: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let class = suffix.first().map_or(0, |&byte| byte.min(3));
     let from = if class == 3 { suffix } else { suffix.get(1..).unwrap_or(&[]) };
@@ -171,14 +175,50 @@ fn head(suffix: &[u8]) -> [u32; 2] {
     } else {
         bytes[..from.len()].copy_from_slice(from);
     }
-    let head = u64::from(class) << 62 | u64::from_be_bytes(bytes) >> 2;
-    [(head >> 32) as u32, head as u32]
+    u64::from(class) << 62 | u64::from_be_bytes(bytes) >> 2
 }
 
-/// Orders as the head does.
-#[inline]
-fn number(head: [u32; 2]) -> u64 {
-    u64::from(head[0]) << 32 | u64::from(head[1])
+impl Entry {
+    #[inline]
+    fn new(suffix: &[u8], id: u32) -> Self {
+        let head = head(suffix);
+        Self { head: [(head >> 32) as u32, head as u32], id }
+    }
+
+    #[inline]
+    fn head(&self) -> u64 {
+        u64::from(self.head[0]) << 32 | u64::from(self.head[1])
+    }
+}
+
+impl Rest {
+    /// How many chunks begin with an entry that is not greater.
+    #[inline]
+    fn find<'a>(&self, head: u64, suffix: &[u8], suffix_of: impl Fn(u32) -> &'a [u8]) -> usize {
+        let less = self.heads.partition_point(|&other| other < head);
+        let equal = self.heads[less..].partition_point(|&other| other == head);
+        less + self.chunks[less..less + equal].partition_point(|chunk| suffix_of(chunk[0].id) <= suffix)
+    }
+
+    fn insert(&mut self, at: usize, chunk: Vec<Entry>) {
+        self.heads.insert(at, chunk[0].head());
+        self.chunks.insert(at, chunk);
+    }
+
+    fn remove(&mut self, at: usize) -> Vec<Entry> {
+        self.heads.remove(at);
+        let chunk = self.chunks.remove(at);
+        if self.chunks.len() < self.chunks.capacity() / 4 {
+            self.heads.shrink_to(2 * self.heads.len());
+            self.chunks.shrink_to(2 * self.chunks.len());
+        }
+        chunk
+    }
+
+    /// Without the chunks' entries.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.heads.capacity() * size_of::<u64>() + self.chunks.capacity() * size_of::<Vec<Entry>>()
+    }
 }
 
 impl OrderedRows {
@@ -197,11 +237,7 @@ impl OrderedRows {
 
     #[inline]
     fn rest(&self) -> &[Vec<Entry>] {
-        self.rest.as_deref().map_or(&[], Vec::as_slice)
-    }
-
-    fn rest_mut(&mut self) -> &mut Vec<Vec<Entry>> {
-        self.rest.get_or_insert_default()
+        self.rest.as_ref().map_or(&[], |rest| rest.chunks.as_slice())
     }
 
     #[inline]
@@ -211,32 +247,44 @@ impl OrderedRows {
 
     #[inline]
     fn chunk_mut(&mut self, chunk: usize) -> &mut Vec<Entry> {
-        if chunk == 0 { &mut self.first } else { &mut self.rest_mut()[chunk - 1] }
+        match &mut self.rest {
+            Some(rest) if chunk > 0 => &mut rest.chunks[chunk - 1],
+            _ => &mut self.first,
+        }
     }
 
-    fn count_bytes(&mut self) {
-        let chunks = self.first.capacity() + self.rest().iter().map(Vec::capacity).sum::<usize>();
-        let list = self.rest.as_ref().map_or(0, |rest| (1 + rest.capacity()) * size_of::<Vec<Entry>>());
-        self.bytes = chunks * size_of::<Entry>() + list;
+    fn chunk_bytes(&self, chunk: usize) -> usize {
+        self.chunk(chunk).capacity() * size_of::<Entry>()
+    }
+
+    fn rest_bytes(&self) -> usize {
+        self.rest.as_ref().map_or(0, |rest| rest.bytes())
+    }
+
+    #[cfg(test)]
+    fn counted_bytes(&self) -> usize {
+        (0..=self.rest().len()).map(|chunk| self.chunk_bytes(chunk)).sum::<usize>() + self.rest_bytes()
     }
 
     /// Where `suffix` is, or would be inserted.
     #[inline]
     pub fn find<'a>(&self, suffix: &[u8], suffix_of: impl Fn(u32) -> &'a [u8]) -> Result<(Position, u32), Position> {
         let head = head(suffix);
-        let order = |entry: &Entry| entry.head.cmp(&head).then_with(|| suffix_of(entry.id).cmp(suffix));
-        // The last chunk whose first entry is not greater; every chunk but the first has an entry.
-        let chunk = self.rest().partition_point(|chunk| order(&chunk[0]) != Ordering::Greater);
+        let chunk = self.rest.as_ref().map_or(0, |rest| rest.find(head, suffix, &suffix_of));
         let entries = self.chunk(chunk).as_slice();
         let (less, equal) = if entries.len() <= LINEAR {
-            let head = number(head);
             entries.iter().fold((0, 0), |(less, equal), entry| {
-                let other = number(entry.head);
+                let other = entry.head();
                 (less + usize::from(other < head), equal + usize::from(other == head))
             })
         } else {
-            let less = entries.partition_point(|entry| entry.head < head);
-            (less, entries[less..].partition_point(|entry| entry.head == head))
+            // The first row of all is what a queue of timers asks for again and again.
+            let less = if entries[0].head() < head { entries.partition_point(|entry| entry.head() < head) } else { 0 };
+            let equal = match entries.get(less) {
+                Some(entry) if entry.head() == head => entries[less..].partition_point(|entry| entry.head() == head),
+                _ => 0,
+            };
+            (less, equal)
         };
         // Nearly always one or none.
         match entries[less..less + equal].binary_search_by(|entry| suffix_of(entry.id).cmp(suffix)) {
@@ -247,63 +295,88 @@ impl OrderedRows {
 
     /// Inserts at the place that [`Self::find`] gave.
     pub fn insert(&mut self, mut at: Position, suffix: &[u8], id: u32) {
-        let entry = Entry { head: head(suffix), id };
+        let entry = Entry::new(suffix, id);
         self.len += 1;
-        if self.chunk(at.chunk).len() >= CHUNK {
-            if at.entry == CHUNK && at.chunk == self.rest().len() {
-                // Appending: leave the full chunk as it is.
-                self.rest_mut().push(Vec::with_capacity(4));
-                at = Position { chunk: at.chunk + 1, entry: 0 };
-            } else {
-                let upper = self.chunk_mut(at.chunk).split_off(CHUNK / 2);
-                self.rest_mut().insert(at.chunk, upper);
-                if at.entry > CHUNK / 2 {
-                    at = Position { chunk: at.chunk + 1, entry: at.entry - CHUNK / 2 };
-                }
-            }
+        if self.chunk(at.chunk).len() < CHUNK {
+            let before = self.chunk_bytes(at.chunk);
             self.chunk_mut(at.chunk).insert(at.entry, entry);
-            self.count_bytes();
+            self.bytes += self.chunk_bytes(at.chunk) - before;
             return;
         }
-        let chunk = self.chunk_mut(at.chunk);
-        let before = chunk.capacity();
-        chunk.insert(at.entry, entry);
-        self.bytes += (self.chunk(at.chunk).capacity() - before) * size_of::<Entry>();
+        let before = self.rest_bytes();
+        if at.entry == CHUNK && at.chunk == self.rest().len() {
+            // Appending: leave the full chunk as it is.
+            let mut chunk = Vec::with_capacity(4);
+            chunk.push(entry);
+            self.rest.get_or_insert_default().insert(at.chunk, chunk);
+            self.bytes += self.chunk_bytes(at.chunk + 1);
+        } else {
+            let lower = self.chunk_bytes(at.chunk);
+            let upper = self.chunk_mut(at.chunk).split_off(CHUNK / 2);
+            self.rest.get_or_insert_default().insert(at.chunk, upper);
+            let split = at.chunk;
+            if at.entry > CHUNK / 2 {
+                at = Position { chunk: at.chunk + 1, entry: at.entry - CHUNK / 2 };
+            }
+            self.chunk_mut(at.chunk).insert(at.entry, entry);
+            self.bytes += self.chunk_bytes(split) + self.chunk_bytes(split + 1) - lower;
+        }
+        self.bytes += self.rest_bytes() - before;
     }
 
     pub fn remove(&mut self, at: Position) {
         self.len -= 1;
+        let before = self.chunk_bytes(at.chunk);
         let chunk = self.chunk_mut(at.chunk);
-        let before = chunk.capacity();
         chunk.remove(at.entry);
         if chunk.len() < chunk.capacity() / 4 {
             chunk.shrink_to(2 * chunk.len());
         }
-        let after = chunk.capacity();
-        if chunk.is_empty() && !self.rest().is_empty() {
-            if at.chunk == 0 {
-                self.first = self.rest_mut().remove(0);
-            } else {
-                self.rest_mut().remove(at.chunk - 1);
-            }
-            let rest = self.rest_mut();
-            if rest.len() < rest.capacity() / 4 {
-                rest.shrink_to(2 * rest.len());
-            }
-            self.count_bytes();
-        } else if self.chunk(at.chunk).len() < CHUNK / 8 && !self.rest().is_empty() {
-            // Merge with a neighbour, so that evictions do not leave a list of nearly empty chunks.
-            let left = if at.chunk == self.rest().len() { at.chunk - 1 } else { at.chunk };
-            if self.chunk(left).len() + self.chunk(left + 1).len() <= CHUNK / 2 {
-                let right = self.rest_mut().remove(left);
-                self.chunk_mut(left).extend(right);
-                self.count_bytes();
-            } else {
-                self.bytes -= (before - after) * size_of::<Entry>();
-            }
-        } else {
-            self.bytes -= (before - after) * size_of::<Entry>();
+        let first = chunk.first().map(Entry::head);
+        let size = chunk.len();
+        self.bytes -= before - self.chunk_bytes(at.chunk);
+        let Some(rest) = &mut self.rest else { return };
+        if let Some(head) = first
+            && at.entry == 0
+            && at.chunk > 0
+        {
+            rest.heads[at.chunk - 1] = head;
         }
+        if size < CHUNK / 8 {
+            self.join(at.chunk);
+        }
+    }
+
+    /// Gives a nearly empty chunk up to a neighbour, if both fit in half a chunk, so that evictions do not leave a list of
+    /// such chunks; an empty one always.
+    fn join(&mut self, chunk: usize) {
+        let Some(rest) = &mut self.rest else { return };
+        let left = if chunk == rest.chunks.len() { chunk - 1 } else { chunk };
+        let before = rest.bytes();
+        let kept = if left == 0 { &mut self.first } else { &mut rest.chunks[left - 1] };
+        let (kept_bytes, kept_len) = (kept.capacity() * size_of::<Entry>(), kept.len());
+        let (right_bytes, right_len) = {
+            let right = &rest.chunks[left];
+            (right.capacity() * size_of::<Entry>(), right.len())
+        };
+        if kept_len > 0 && right_len > 0 && kept_len + right_len > CHUNK / 2 {
+            return;
+        }
+        let right = rest.remove(left);
+        let kept = if left == 0 { &mut self.first } else { &mut rest.chunks[left - 1] };
+        if kept.is_empty() {
+            *kept = right;
+        } else {
+            kept.extend(right);
+        }
+        if left > 0 {
+            rest.heads[left - 1] = rest.chunks[left - 1][0].head();
+        }
+        if rest.chunks.is_empty() {
+            self.rest = None;
+        }
+        self.bytes -= before + kept_bytes + right_bytes;
+        self.bytes += self.rest_bytes() + self.chunk_bytes(left);
     }
 
     /// Names another place as the holder of the same row.
@@ -403,9 +476,9 @@ mod tests {
                         .map(|(_, id)| *id)
                         .collect();
                     assert_eq!(rows.iter_from(at).collect::<Vec<_>>(), expected);
-                    let bytes = rows.bytes();
-                    rows.count_bytes();
-                    assert_eq!(rows.bytes(), bytes);
+                    assert_eq!(rows.bytes(), rows.counted_bytes());
+                    let heads: Vec<_> = rows.rest().iter().map(|chunk| chunk[0].head()).collect();
+                    assert_eq!(rows.rest.as_ref().map_or(&[][..], |rest| &rest.heads), heads);
                     assert_eq!(rows.len(), model.len());
                 }
             }
