@@ -305,6 +305,14 @@ impl Access {
     /// Deletes the files of `branch` that are old enough and that nothing needs. `quiet` says that no file is on its way into
     /// the branch.
     pub(crate) async fn collect_garbage(&self, branch: &BranchName, quiet: bool) -> Result<()> {
+        let result = self.collect_garbage_of(branch, quiet).await;
+        if result.is_err() && matches!(self.manifest(branch).await, Ok(None)) {
+            return Ok(()); // The branch was removed meanwhile, and its garbage with it.
+        }
+        result
+    }
+
+    async fn collect_garbage_of(&self, branch: &BranchName, quiet: bool) -> Result<()> {
         let admin = self.admin(self.root.branch_path(branch));
         let collected = admin.run_gc_once(garbage_options(self.root.config.gc_min_age));
         self.watch.run("cannot collect the garbage of", branch, collected).await?;
