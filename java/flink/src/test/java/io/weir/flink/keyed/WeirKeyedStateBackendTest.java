@@ -424,6 +424,7 @@ class WeirKeyedStateBackendTest {
                 .hasMessageContaining("state.backend.weir.directory")
                 .hasMessageContaining("'s3'");
         backends.unset("state.backend.weir.directory");
+        backends.set("execution.checkpointing.interval", "1 s");
         assertThatThrownBy(() -> weir(ALL))
                 .isInstanceOf(IllegalConfigurationException.class)
                 .hasMessageContaining("state.backend.weir.directory")
