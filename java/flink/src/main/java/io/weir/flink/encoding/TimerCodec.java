@@ -8,7 +8,7 @@ import java.io.IOException;
  * A timer: its timestamp as a BIGINT, then the columns of its key and of its namespace, so that
  * timers order by time and can be read as a table.
  */
-final class TimerCodec<K, N> implements KeyCodec<TimerHeapInternalTimer<K, N>> {
+public final class TimerCodec<K, N> implements KeyCodec<TimerHeapInternalTimer<K, N>> {
 
     private final KeyCodec<K> key;
     private final KeyCodec<N> namespace;

@@ -3,6 +3,7 @@ package io.weir.flink.timers;
 import io.weir.flink.encoding.KeyCodec;
 import io.weir.flink.encoding.RowKey;
 import io.weir.flink.encoding.RowKeyReader;
+import io.weir.flink.encoding.TimerCodec;
 import io.weir.flink.keyed.RegisteredQueue;
 import io.weir.flink.nativelib.Bytes;
 import io.weir.flink.nativelib.Engine;
@@ -13,6 +14,7 @@ import org.apache.flink.runtime.state.KeyGroupRange;
 import org.apache.flink.runtime.state.KeyGroupRangeAssignment;
 import org.apache.flink.runtime.state.KeyGroupedInternalPriorityQueue;
 import org.apache.flink.runtime.state.Keyed;
+import org.apache.flink.runtime.state.PriorityComparable;
 import org.apache.flink.util.CloseableIterator;
 import org.apache.flink.util.FlinkRuntimeException;
 
@@ -37,7 +39,8 @@ import java.util.Set;
  * element that a caller gave is kept: {@link #peek} and {@link #poll} make new ones, so callers may
  * change theirs.
  */
-final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriorityQueue<T> {
+final class TimerQueue<T extends PriorityComparable<? super T> & Keyed<?>>
+        implements KeyGroupedInternalPriorityQueue<T> {
 
     static final int CACHED_ROWS = 32 << 10;
     static final int CACHED_BYTES = 8 << 20;
@@ -57,13 +60,15 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
     private final int maxBytes;
     private KeyCodec<T> codec;
 
+    private final boolean orderedByRows;
+
     /** By key group, from the first of the range; null: it has no timers. */
     private final KeyGroupTimers<T>[] keyGroups;
 
     /** The key groups that have a timer here, as a binary heap by their first ones. */
     private KeyGroupTimers<T>[] heap;
 
-    /** {@link KeyGroupTimers#order} of those, side by side. */
+    /** {@link #order} of those, side by side. */
     private long[] orders;
 
     private int heapSize;
@@ -86,6 +91,7 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
         this.name = queue.name();
         this.stateId = queue.id();
         this.codec = queue.codec();
+        this.orderedByRows = codec instanceof TimerCodec;
         int count = range.getNumberOfKeyGroups();
         this.maxRows = Math.max(MIN_ROWS, Math.min(MAX_ROWS, CACHED_ROWS / count));
         this.maxBytes = CACHED_BYTES / count;
@@ -368,7 +374,7 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
         timers.pageRead(timers.last(), !more && at >= page.length());
     }
 
-    private void removed(KeyGroupTimers<T> timers, int position) {
+    private void removed(KeyGroupTimers<T> timers, int position) throws IOException {
         timers.remove(position);
         if (timers.isEmpty()) {
             removeFromHeap(timers.heapIndex);
@@ -384,14 +390,23 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
 
     // ---------------- the heap of key groups
 
-    private static boolean isBefore(
-            long leftOrder, KeyGroupTimers<?> left, long rightOrder, KeyGroupTimers<?> right) {
-        return leftOrder < rightOrder
-                || leftOrder == rightOrder
-                        && Arrays.compareUnsigned(left.first(), right.first()) < 0;
+    /** Timers are ordered by their rows; other elements, within a key group alone. */
+    private boolean isBefore(
+            long leftOrder, KeyGroupTimers<T> left, long rightOrder, KeyGroupTimers<T> right)
+            throws IOException {
+        if (leftOrder != rightOrder) {
+            return leftOrder < rightOrder;
+        }
+        return orderedByRows
+                ? Arrays.compareUnsigned(left.first(), right.first()) < 0
+                : head(left).comparePriorityTo(head(right)) < 0;
     }
 
-    private void push(KeyGroupTimers<T> timers) {
+    private long order(KeyGroupTimers<T> timers) {
+        return orderedByRows ? timers.order() : 0;
+    }
+
+    private void push(KeyGroupTimers<T> timers) throws IOException {
         if (heapSize == heap.length) {
             heap = Arrays.copyOf(heap, Math.min(keyGroups.length, heap.length * 2));
             orders = Arrays.copyOf(orders, heap.length);
@@ -400,7 +415,7 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
         siftUp(heapSize++);
     }
 
-    private void removeFromHeap(int index) {
+    private void removeFromHeap(int index) throws IOException {
         heap[index].heapIndex = -1;
         KeyGroupTimers<T> last = heap[--heapSize];
         heap[heapSize] = null;
@@ -411,9 +426,9 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
         }
     }
 
-    private void siftUp(int index) {
+    private void siftUp(int index) throws IOException {
         KeyGroupTimers<T> timers = heap[index];
-        long order = timers.order();
+        long order = order(timers);
         int at = index;
         while (at > 0) {
             int parent = (at - 1) >>> 1;
@@ -426,9 +441,9 @@ final class TimerQueue<T extends Keyed<?>> implements KeyGroupedInternalPriority
         place(at, timers, order);
     }
 
-    private void siftDown(int index) {
+    private void siftDown(int index) throws IOException {
         KeyGroupTimers<T> timers = heap[index];
-        long order = timers.order();
+        long order = order(timers);
         int at = index;
         while (true) {
             int child = 2 * at + 1;
