@@ -1,6 +1,7 @@
 package io.weir.flink;
 
 import io.weir.flink.errors.StoreUnavailableException;
+import io.weir.flink.nativelib.OwnedFiles;
 
 import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.CoreOptions;
@@ -10,19 +11,13 @@ import org.apache.flink.runtime.execution.Environment;
 import org.apache.flink.runtime.state.CheckpointStorageAccess;
 import org.apache.flink.runtime.state.filesystem.FsCheckpointStorageAccess;
 import org.apache.flink.util.FileUtils;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 import java.io.IOException;
 import java.net.URI;
 import java.net.URISyntaxException;
-import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.Locale;
-import java.util.UUID;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 
 /**
  * Where the store of a job lies, as a URI that the native library takes.
@@ -32,11 +27,8 @@ import java.util.regex.Pattern;
  */
 final class StoreDirectory {
 
-    private static final Logger LOG = LoggerFactory.getLogger(StoreDirectory.class);
-
     private static final String UNDER_CHECKPOINTS = "weir";
     private static final String TEMPORARY = "weir-store-";
-    private static final Pattern LEFTOVER = Pattern.compile(TEMPORARY + "(\\d+)-[0-9a-f-]+");
 
     private final String uri;
     private final boolean explicit;
@@ -138,12 +130,10 @@ final class StoreDirectory {
         StoreUnavailableException failure = null;
         for (String directory : temporaryDirectories) {
             java.nio.file.Path home = Paths.get(directory).toAbsolutePath();
-            java.nio.file.Path path =
-                    home.resolve(
-                            TEMPORARY + ProcessHandle.current().pid() + "-" + UUID.randomUUID());
+            java.nio.file.Path path = OwnedFiles.newPath(home, TEMPORARY, "");
             try {
                 makeWritable(path.toString(), CoreOptions.TMP_DIRS.key());
-                removeLeftovers(home);
+                OwnedFiles.removeLeftovers(home, TEMPORARY);
                 return new StoreDirectory(fileUri(path.toString()), false, path);
             } catch (StoreUnavailableException e) {
                 failure = e;
@@ -153,21 +143,6 @@ final class StoreDirectory {
             throw noDirectory();
         }
         throw failure;
-    }
-
-    /** Removes what processes left behind that were killed. */
-    private static void removeLeftovers(java.nio.file.Path home) {
-        try (DirectoryStream<java.nio.file.Path> entries =
-                Files.newDirectoryStream(home, TEMPORARY + "*")) {
-            for (java.nio.file.Path entry : entries) {
-                Matcher name = LEFTOVER.matcher(entry.getFileName().toString());
-                if (name.matches() && ProcessHandle.of(Long.parseLong(name.group(1))).isEmpty()) {
-                    FileUtils.deleteDirectoryQuietly(entry.toFile());
-                }
-            }
-        } catch (IOException e) {
-            LOG.debug("Could not look for old stores in {}.", home, e);
-        }
     }
 
     private static StoreDirectory inMemory(String directory) {

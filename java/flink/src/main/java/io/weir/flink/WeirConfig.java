@@ -1,9 +1,8 @@
 package io.weir.flink;
 
-import org.apache.flink.api.common.RuntimeExecutionMode;
 import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.ConfigOption;
-import org.apache.flink.configuration.ExecutionOptions;
+import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.IllegalConfigurationException;
 import org.apache.flink.configuration.MemorySize;
 import org.apache.flink.configuration.ReadableConfig;
@@ -52,10 +51,7 @@ public final class WeirConfig implements Serializable {
                         "an absolute directory");
         checkpointDirectory = config.get(CheckpointingOptions.CHECKPOINTS_DIRECTORY);
         checkpointing =
-                config.get(ExecutionOptions.RUNTIME_MODE) != RuntimeExecutionMode.BATCH
-                        && config.getOptional(CheckpointingOptions.CHECKPOINTING_INTERVAL)
-                                .map(interval -> interval.toMillis() > 0)
-                                .orElse(false);
+                CheckpointingOptions.isCheckpointingEnabled(Configuration.fromMap(config.toMap()));
         managedMemory =
                 read(config, WeirOptions.USE_MANAGED_MEMORY, value -> true, "true or false");
         fixedMemoryPerSlot = bytes(config, WeirOptions.FIXED_MEMORY_PER_SLOT);

@@ -78,12 +78,12 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
         Environment environment = parameters.getEnv();
         String[] temporaryDirectories = temporaryDirectories(environment);
         NativeLibrary.load(temporaryDirectories);
-        StoreDirectory directory =
-                StoreDirectory.resolve(config, environment, temporaryDirectories);
         OpaqueMemoryResource<NativeBudget> memory =
-                withDirectory(
-                        directory, memory(environment, parameters.getManagedMemoryFraction()));
+                memory(environment, parameters.getManagedMemoryFraction());
         try {
+            StoreDirectory directory =
+                    StoreDirectory.resolve(config, environment, temporaryDirectories);
+            memory = withDirectory(directory, memory);
             return new WeirKeyedStateBackendBuilder<>(
                             parameters,
                             latencyTrackingConfigBuilder
@@ -100,7 +100,7 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
                             BranchNames.next(environment, parameters.getOperatorIdentifier()),
                             memory)
                     .build();
-        } catch (BackendBuildingException | RuntimeException | Error e) {
+        } catch (IOException | RuntimeException | Error e) {
             IOUtils.closeQuietly(memory);
             throw e;
         }

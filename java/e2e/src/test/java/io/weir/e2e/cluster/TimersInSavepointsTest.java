@@ -105,12 +105,12 @@ class TimersInSavepointsTest {
                 written.named.add(named(i));
                 written.windows.add(window(i));
             }
-            KeyedStateHandle there = backends.canonicalSavepoint(written.backend);
+            KeyedStateHandle there = KeyedBackends.canonicalSavepoint(written.backend);
             Queues read = new Queues(open(backends, second, all, List.of(there)));
             for (int i = 0; i < TIMERS / 4; i++) {
                 assertThat(read.named.poll().getTimestamp()).isEqualTo(i - TIMERS / 2);
             }
-            KeyedStateHandle back = backends.canonicalSavepoint(read.backend);
+            KeyedStateHandle back = KeyedBackends.canonicalSavepoint(read.backend);
 
             // Back on the first, with two subtasks.
             List<TimerHeapInternalTimer<Long, String>> named = new ArrayList<>();

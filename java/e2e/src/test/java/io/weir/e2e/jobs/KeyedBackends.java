@@ -11,6 +11,7 @@ import org.apache.flink.runtime.checkpoint.SavepointType;
 import org.apache.flink.runtime.operators.testutils.MockEnvironment;
 import org.apache.flink.runtime.state.AbstractKeyedStateBackend;
 import org.apache.flink.runtime.state.CheckpointStorageLocationReference;
+import org.apache.flink.runtime.state.CheckpointableKeyedStateBackend;
 import org.apache.flink.runtime.state.KeyGroupRange;
 import org.apache.flink.runtime.state.KeyedStateBackendParametersImpl;
 import org.apache.flink.runtime.state.KeyedStateHandle;
@@ -33,7 +34,6 @@ public final class KeyedBackends implements AutoCloseable {
     private final CloseableRegistry open = new CloseableRegistry();
     private final JobID job = new JobID();
     private final Path directory;
-    private long savepoint;
 
     /** Checkpoints, and with them Weir's store, lie in the directory. */
     public KeyedBackends(Path directory) {
@@ -85,8 +85,8 @@ public final class KeyedBackends implements AutoCloseable {
         return keyed;
     }
 
-    public <K> KeyedStateHandle canonicalSavepoint(AbstractKeyedStateBackend<K> backend)
-            throws Exception {
+    public static <K> KeyedStateHandle canonicalSavepoint(
+            CheckpointableKeyedStateBackend<K> backend) throws Exception {
         SavepointResources<K> resources = backend.savepoint();
         RunnableFuture<SnapshotResult<KeyedStateHandle>> snapshot =
                 new SnapshotStrategyRunner<>(
@@ -95,8 +95,8 @@ public final class KeyedBackends implements AutoCloseable {
                                 new CloseableRegistry(),
                                 resources.getPreferredSnapshotExecutionType())
                         .snapshot(
-                                ++savepoint,
-                                savepoint,
+                                1,
+                                1,
                                 new MemCheckpointStreamFactory(64 << 20),
                                 CheckpointOptions.alignedNoTimeout(
                                         SavepointType.savepoint(SavepointFormatType.CANONICAL),

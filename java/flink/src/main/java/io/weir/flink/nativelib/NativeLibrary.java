@@ -8,14 +8,12 @@ import org.slf4j.LoggerFactory;
 import java.io.File;
 import java.io.IOException;
 import java.io.InputStream;
-import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
-import java.util.UUID;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -35,7 +33,6 @@ public final class NativeLibrary {
     private static final Logger LOG = LoggerFactory.getLogger(NativeLibrary.class);
 
     private static final String PREFIX = "libweir-";
-    private static final Pattern UNPACKED = Pattern.compile(PREFIX + "(\\d+)-[0-9a-f-]+\\..*");
     private static final Pattern GLIBC = Pattern.compile("GLIBC_(\\d+(\\.\\d+)+)");
 
     private static boolean loaded;
@@ -96,14 +93,8 @@ public final class NativeLibrary {
                 }
                 Path home = Paths.get(directory).toAbsolutePath();
                 Files.createDirectories(home);
-                removeLeftovers(home);
-                file =
-                        home.resolve(
-                                PREFIX
-                                        + ProcessHandle.current().pid()
-                                        + "-"
-                                        + UUID.randomUUID()
-                                        + ".so");
+                OwnedFiles.removeLeftovers(home, PREFIX);
+                file = OwnedFiles.newPath(home, PREFIX, ".so");
                 Files.copy(packed, file);
                 link(file);
                 return;
@@ -194,20 +185,6 @@ public final class NativeLibrary {
                 machine = arch;
         }
         return "native/" + system + "-" + machine + "/" + System.mapLibraryName("weir");
-    }
-
-    /** Removes what processes left behind that were killed between unpacking and loading. */
-    private static void removeLeftovers(Path home) {
-        try (DirectoryStream<Path> files = Files.newDirectoryStream(home, PREFIX + "*")) {
-            for (Path file : files) {
-                Matcher name = UNPACKED.matcher(file.getFileName().toString());
-                if (name.matches() && ProcessHandle.of(Long.parseLong(name.group(1))).isEmpty()) {
-                    remove(file);
-                }
-            }
-        } catch (IOException e) {
-            LOG.debug("Could not look for old copies of the native library in {}.", home, e);
-        }
     }
 
     private static void remove(Path file) {

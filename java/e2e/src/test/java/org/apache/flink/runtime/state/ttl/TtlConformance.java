@@ -3,26 +3,15 @@ package org.apache.flink.runtime.state.ttl;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.weir.e2e.BackendUnderTest;
+import io.weir.e2e.jobs.KeyedBackends;
 
 import org.apache.flink.configuration.Configuration;
-import org.apache.flink.core.execution.SavepointFormatType;
-import org.apache.flink.core.fs.CloseableRegistry;
-import org.apache.flink.runtime.checkpoint.CheckpointOptions;
-import org.apache.flink.runtime.checkpoint.SavepointType;
-import org.apache.flink.runtime.state.CheckpointStorageLocationReference;
-import org.apache.flink.runtime.state.CheckpointableKeyedStateBackend;
 import org.apache.flink.runtime.state.KeyedStateHandle;
-import org.apache.flink.runtime.state.SavepointResources;
-import org.apache.flink.runtime.state.SavepointSnapshotStrategy;
-import org.apache.flink.runtime.state.SnapshotResult;
-import org.apache.flink.runtime.state.SnapshotStrategyRunner;
 import org.apache.flink.runtime.state.StateBackend;
-import org.apache.flink.runtime.state.memory.MemCheckpointStreamFactory;
 import org.junit.jupiter.api.TestTemplate;
 import org.junit.jupiter.api.io.TempDir;
 
 import java.nio.file.Path;
-import java.util.concurrent.RunnableFuture;
 
 /**
  * Flink's own suite for TTL, in Flink's package because one of its tests can only be replaced from
@@ -63,31 +52,11 @@ abstract class TtlConformance extends TtlStateTestBase {
 
             @Override
             public KeyedStateHandle takeSnapshot() throws Exception {
-                return canonical ? savepoint(getKeyedStateBackend()) : super.takeSnapshot();
+                return canonical
+                        ? KeyedBackends.canonicalSavepoint(getKeyedStateBackend())
+                        : super.takeSnapshot();
             }
         };
-    }
-
-    private static KeyedStateHandle savepoint(CheckpointableKeyedStateBackend<String> backend)
-            throws Exception {
-        SavepointResources<String> resources = backend.savepoint();
-        RunnableFuture<SnapshotResult<KeyedStateHandle>> savepoint =
-                new SnapshotStrategyRunner<>(
-                                "savepoint",
-                                new SavepointSnapshotStrategy<>(resources.getSnapshotResources()),
-                                new CloseableRegistry(),
-                                resources.getPreferredSnapshotExecutionType())
-                        .snapshot(
-                                1,
-                                1,
-                                new MemCheckpointStreamFactory(64 << 20),
-                                CheckpointOptions.alignedNoTimeout(
-                                        SavepointType.savepoint(SavepointFormatType.CANONICAL),
-                                        CheckpointStorageLocationReference.getDefault()));
-        if (!savepoint.isDone()) {
-            savepoint.run();
-        }
-        return savepoint.get().getJobManagerOwnedSnapshot();
     }
 
     @Override
