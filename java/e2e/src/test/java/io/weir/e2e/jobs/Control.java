@@ -158,7 +158,7 @@ public final class Control implements Serializable {
     }
 
     /** Throws if the test has asked for a failure at this place and it has not happened yet. */
-    void maybeFail(Failure place) {
+    public void maybeFail(Failure place) {
         if (failure == place && completedCheckpoints.get() >= 2) {
             synchronized (this) {
                 if (failure != place) {

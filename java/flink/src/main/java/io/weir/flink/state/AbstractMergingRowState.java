@@ -25,6 +25,7 @@ abstract class AbstractMergingRowState<K, N, I, V, O> extends AbstractValueRowSt
         super(context, state, descriptor);
     }
 
+    /** Null if nothing is left of both, as with TTL when both have expired. */
     abstract V merge(V first, V second) throws Exception;
 
     @Override
@@ -61,7 +62,7 @@ abstract class AbstractMergingRowState<K, N, I, V, O> extends AbstractValueRowSt
         if (merged != null) {
             setCurrentNamespace(target);
             V value = read();
-            write(value == null ? merged : merge(value, merged));
+            updateInternal(value == null ? merged : merge(value, merged));
         }
     }
 }

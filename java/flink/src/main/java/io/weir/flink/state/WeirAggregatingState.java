@@ -42,7 +42,7 @@ public final class WeirAggregatingState<K, N, I, A, O>
     @Override
     public void add(I value) throws Exception {
         A accumulator = read();
-        write(
+        updateInternal(
                 function.add(
                         value, accumulator == null ? function.createAccumulator() : accumulator));
     }

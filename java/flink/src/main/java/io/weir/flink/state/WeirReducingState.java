@@ -40,6 +40,6 @@ public final class WeirReducingState<K, N, V> extends AbstractMergingRowState<K,
     @Override
     public void add(V value) throws Exception {
         V old = read();
-        write(old == null ? value : function.reduce(old, value));
+        updateInternal(old == null ? value : function.reduce(old, value));
     }
 }

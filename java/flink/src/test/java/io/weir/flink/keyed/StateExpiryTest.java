@@ -16,6 +16,7 @@ import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.api.common.typeutils.base.IntSerializer;
 import org.apache.flink.api.common.typeutils.base.LongSerializer;
 import org.apache.flink.api.common.typeutils.base.StringSerializer;
+import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.core.fs.FileSystem;
 import org.apache.flink.runtime.state.AbstractKeyedStateBackend;
@@ -24,7 +25,9 @@ import org.apache.flink.runtime.state.KeyedStateHandle;
 import org.apache.flink.runtime.state.VoidNamespace;
 import org.apache.flink.runtime.state.VoidNamespaceSerializer;
 import org.apache.flink.runtime.state.hashmap.HashMapStateBackend;
+import org.apache.flink.runtime.state.internal.InternalAppendingState;
 import org.apache.flink.runtime.state.internal.InternalKvState;
+import org.apache.flink.runtime.state.internal.InternalMergingState;
 import org.apache.flink.runtime.state.ttl.MockTtlTimeProvider;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -459,6 +462,43 @@ class StateExpiryTest {
                                     List.of(savepoint)),
                             ttl);
             assertThat(heap.all()).as("read by HashMap").isEqualTo(expected);
+        }
+    }
+
+    /** Flink's merge of two expired values is null. */
+    @Test
+    @SuppressWarnings("unchecked")
+    void namespacesWhoseValuesHaveExpiredMergeIntoNothing() throws Exception {
+        AbstractKeyedStateBackend<Integer> backend = weir();
+        ReducingStateDescriptor<Long> reducing =
+                new ReducingStateDescriptor<>("reducing", Long::sum, LongSerializer.INSTANCE);
+        AggregatingStateDescriptor<Long, Long, Long> aggregating =
+                new AggregatingStateDescriptor<>("aggregating", new Sum(), LongSerializer.INSTANCE);
+        StateTtlConfig ttl = ttl().disableCleanupInBackground().build();
+        reducing.enableTimeToLive(ttl);
+        aggregating.enableTimeToLive(ttl);
+        for (StateDescriptor<?, ?> descriptor : List.of(reducing, aggregating)) {
+            InternalAppendingState<Integer, String, Long, ?, Long> state =
+                    (InternalAppendingState<Integer, String, Long, ?, Long>)
+                            backend.getPartitionedState("", StringSerializer.INSTANCE, descriptor);
+            backend.setCurrentKey(1);
+            time.time = 100;
+            for (String namespace : List.of("target", "a", "b")) {
+                state.setCurrentNamespace(namespace);
+                state.add(1L);
+            }
+            time.time = 2000;
+            InternalMergingState<Integer, String, ?, ?, ?> merging =
+                    (InternalMergingState<Integer, String, ?, ?, ?>) state;
+            merging.mergeNamespaces("target", List.of("a"));
+            assertThat(backend.getKeysAndNamespaces(descriptor.getName()))
+                    .containsExactly(Tuple2.of(1, "b"));
+            merging.mergeNamespaces("target", List.of("a", "b"));
+            state.setCurrentNamespace("target");
+            assertThat(state.get()).isNull();
+            assertThat(backend.getKeysAndNamespaces(descriptor.getName())).isEmpty();
+            state.add(5L);
+            assertThat(state.get()).isEqualTo(5L);
         }
     }
 
