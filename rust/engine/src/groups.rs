@@ -1,7 +1,6 @@
 //! Maps and lists: a hash table of groups, each an ordered list of its rows in memory.
 
-use hashbrown::HashTable;
-
+use crate::index::Index;
 use crate::rows::RowKey;
 use crate::slab::{Slab, Vacant};
 
@@ -26,7 +25,7 @@ impl Vacant for Group {
 /// All groups in memory.
 pub(crate) struct Groups {
     slab: Slab<Group, 32>,
-    index: HashTable<(u32, u32)>,
+    index: Index,
     /// Complete groups without a row in memory, each a proof of absence; nothing else holds them.
     pub empty: usize,
     hand: u32,
@@ -34,20 +33,20 @@ pub(crate) struct Groups {
 
 impl Groups {
     pub fn new() -> Self {
-        Self { slab: Slab::new(), index: HashTable::new(), empty: 0, hand: 0 }
+        Self { slab: Slab::new(), index: Index::new(), empty: 0, hand: 0 }
     }
 
     #[inline]
     pub fn find(&self, hash: u32, prefix: &[u8]) -> Option<u32> {
         let slab = &self.slab;
-        self.index.find(spread(hash), |&(h, id)| h == hash && slab[id].prefix.as_slice() == prefix).map(|&(_, id)| id)
+        self.index.find(hash, |id| slab[id].prefix.as_slice() == prefix)
     }
 
     pub fn insert(&mut self, hash: u32, prefix: &[u8], complete: bool) -> u32 {
         let id = self.slab.alloc();
         self.slab[id] =
             Group { prefix: RowKey::new(prefix), hash, complete, referenced: true, rows: OrderedRows::default() };
-        self.index.insert_unique(spread(hash), (hash, id), |&(h, _)| spread(h));
+        self.index.insert(hash, id);
         id
     }
 
@@ -55,15 +54,11 @@ impl Groups {
     pub fn remove(&mut self, id: u32) {
         debug_assert!(self.slab[id].rows.is_empty());
         let hash = self.slab[id].hash;
-        if let Ok(entry) = self.index.find_entry(spread(hash), |&(_, other)| other == id) {
-            entry.remove();
-        }
+        self.index.remove(hash, id);
         self.slab[id] = Group::vacant();
         self.slab.release(id);
         while self.slab.pop_chunk() {}
-        if self.index.capacity() > 8 * self.index.len() + 64 {
-            self.index.shrink_to(2 * self.index.len(), |&(h, _)| spread(h));
-        }
+        self.index.shrink();
     }
 
     /// The next empty group that was not used since the hand passed; stops after `steps`.
@@ -100,7 +95,7 @@ impl Groups {
 
     /// Bytes of the table and of the groups, without their prefixes and lists.
     pub fn bytes(&self) -> usize {
-        self.slab.bytes() + self.index.allocation_size()
+        self.slab.bytes() + self.index.bytes()
     }
 }
 
@@ -120,8 +115,7 @@ impl std::ops::IndexMut<u32> for Groups {
     }
 }
 
-/// The hash that a table gets for a row or group whose 32 hash bits are kept: the table takes the place from the low
-/// bits and the tag from the high ones.
+/// Spreads the 32 hash bits that are kept of a row or group over 64: tables take their places from the high ones.
 #[inline]
 pub(crate) fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)

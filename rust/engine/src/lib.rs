@@ -13,6 +13,7 @@ mod epochs;
 mod error;
 mod flush;
 mod groups;
+mod index;
 mod options;
 mod resident;
 mod rows;

@@ -1,6 +1,9 @@
 //! A slab that grows and shrinks by chunks, so that it neither copies on growth nor keeps its high-water mark.
 
+use std::alloc::Layout;
+use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
+use std::ptr::NonNull;
 
 /// What fills an unused place of a [`Slab`].
 pub(crate) trait Vacant {
@@ -9,20 +12,45 @@ pub(crate) trait Vacant {
 
 /// Places named by `u32`, `N` a chunk (at most 128). The lowest free place is used first, so that the last chunk empties.
 pub(crate) struct Slab<T, const N: usize> {
-    chunks: Vec<Box<[T]>>,
+    /// Where each chunk begins; all places of all of them hold a value.
+    chunks: Vec<NonNull<T>>,
+    /// What the chunks lie in, in their order. Of a large slab the last one may be empty, so that a slab whose size goes
+    /// to and fro does not ask for memory each time.
+    regions: Vec<Region>,
     /// A bit a free place, a word a chunk.
     free: Vec<u128>,
     /// No chunk below this one has a free place.
     lowest_free: usize,
     used: usize,
+    owns: PhantomData<T>,
 }
+
+/// One allocation: a single chunk of a small slab; of a large one as many as fill a huge page, which spare the processor
+/// most of its look-ups of addresses.
+struct Region {
+    start: NonNull<u8>,
+    layout: Layout,
+    /// Number of the first chunk, and how many fit.
+    first: usize,
+    chunks: usize,
+}
+
+/// From this size on a slab grows by huge pages.
+const LARGE: usize = 16 << 20;
+const HUGE: usize = 2 << 20;
+
+// SAFETY: the slab owns its values as a `Vec<T>` would.
+unsafe impl<T: Send, const N: usize> Send for Slab<T, N> {}
+// SAFETY: as above.
+unsafe impl<T: Sync, const N: usize> Sync for Slab<T, N> {}
 
 impl<T: Vacant, const N: usize> Slab<T, N> {
     const ALL_FREE: u128 = if N == 128 { u128::MAX } else { (1 << N) - 1 };
+    const CHUNK_BYTES: usize = N * size_of::<T>();
 
     pub fn new() -> Self {
-        const { assert!(N.is_power_of_two() && N <= 128) };
-        Self { chunks: Vec::new(), free: Vec::new(), lowest_free: 0, used: 0 }
+        const { assert!(N.is_power_of_two() && N <= 128 && size_of::<T>() > 0) };
+        Self { chunks: Vec::new(), regions: Vec::new(), free: Vec::new(), lowest_free: 0, used: 0, owns: PhantomData }
     }
 
     /// Takes a place; what it holds is vacant, or what its last user left in it.
@@ -34,13 +62,33 @@ impl<T: Vacant, const N: usize> Slab<T, N> {
         self.lowest_free = chunk;
         if chunk == self.chunks.len() {
             assert!(chunk < (u32::MAX as usize) / N, "more rows than a u32 names");
-            self.chunks.push(std::iter::repeat_with(T::vacant).take(N).collect());
-            self.free.push(Self::ALL_FREE);
+            self.push_chunk();
         }
         let place = self.free[chunk].trailing_zeros();
         self.free[chunk] &= !(1 << place);
         self.used += 1;
         (chunk * N) as u32 + place
+    }
+
+    fn push_chunk(&mut self) {
+        let chunk = self.chunks.len();
+        if self.regions.last().is_none_or(|last| chunk == last.first + last.chunks) {
+            let chunks = if chunk * Self::CHUNK_BYTES < LARGE { 1 } else { HUGE.div_ceil(Self::CHUNK_BYTES) };
+            let layout = Layout::array::<T>(chunks * N).expect("a region has a few MiB at most");
+            // SAFETY: the size is not zero.
+            let start = NonNull::new(unsafe { std::alloc::alloc(layout) });
+            let start = start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
+            self.regions.push(Region { start, layout, first: chunk, chunks });
+        }
+        let region = &self.regions[self.regions.len() - 1];
+        // SAFETY: the region has room for this chunk, and nothing lies there yet.
+        let start = unsafe {
+            let start = region.start.cast::<T>().add((chunk - region.first) * N);
+            (0..N).for_each(|place| start.add(place).write(T::vacant()));
+            start
+        };
+        self.chunks.push(start);
+        self.free.push(Self::ALL_FREE);
     }
 
     pub fn release(&mut self, id: u32) {
@@ -92,20 +140,65 @@ impl<T: Vacant, const N: usize> Slab<T, N> {
         if self.free.last() != Some(&Self::ALL_FREE) {
             return false;
         }
-        self.chunks.pop();
+        if let Some(chunk) = self.chunks.pop() {
+            // SAFETY: all its places hold values, which nobody reaches any more.
+            unsafe { std::ptr::slice_from_raw_parts_mut(chunk.as_ptr(), N).drop_in_place() };
+        }
         self.free.pop();
+        self.give_back();
         if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
             self.chunks.shrink_to(2 * self.chunks.len());
             self.free.shrink_to(2 * self.free.len());
+            self.regions.shrink_to(2 * self.regions.len());
         }
         self.lowest_free = self.lowest_free.min(self.chunks.len());
         true
     }
 
+    /// Bytes of the chunks, and of what regions may hold beyond them.
     pub fn bytes(&self) -> usize {
-        self.chunks.len() * N * size_of::<T>()
-            + self.chunks.capacity() * size_of::<Box<[T]>>()
+        let beyond = if self.regions.last().is_some_and(|last| last.chunks > 1) { 2 * HUGE } else { 0 };
+        self.chunks.len() * Self::CHUNK_BYTES
+            + beyond
+            + self.chunks.capacity() * size_of::<NonNull<T>>()
+            + self.regions.capacity() * size_of::<Region>()
             + self.free.capacity() * size_of::<u128>()
+    }
+}
+
+impl<T, const N: usize> Slab<T, N> {
+    /// Returns the regions without a chunk, but for one of a large slab.
+    fn give_back(&mut self) {
+        let chunks = self.chunks.len();
+        while let [.., before, last] = self.regions.as_slice() {
+            let superfluous = if last.chunks > 1 { before.first >= chunks } else { last.first >= chunks };
+            if !superfluous {
+                return;
+            }
+            self.pop_region();
+        }
+        if chunks == 0 {
+            self.pop_region();
+        }
+    }
+
+    fn pop_region(&mut self) {
+        if let Some(region) = self.regions.pop() {
+            // SAFETY: allocated with this layout; no chunk is left in it.
+            unsafe { std::alloc::dealloc(region.start.as_ptr(), region.layout) };
+        }
+    }
+}
+
+impl<T, const N: usize> Drop for Slab<T, N> {
+    fn drop(&mut self) {
+        for chunk in self.chunks.drain(..) {
+            // SAFETY: all its places hold values, which nobody reaches any more.
+            unsafe { std::ptr::slice_from_raw_parts_mut(chunk.as_ptr(), N).drop_in_place() };
+        }
+        while !self.regions.is_empty() {
+            self.pop_region();
+        }
     }
 }
 
@@ -114,14 +207,16 @@ impl<T, const N: usize> Index<u32> for Slab<T, N> {
 
     #[inline]
     fn index(&self, id: u32) -> &T {
-        &self.chunks[id as usize / N][id as usize % N]
+        // SAFETY: the chunk has `N` places, all of which hold values, and is borrowed with the slab.
+        unsafe { self.chunks[id as usize / N].add(id as usize % N).as_ref() }
     }
 }
 
 impl<T, const N: usize> IndexMut<u32> for Slab<T, N> {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
-        &mut self.chunks[id as usize / N][id as usize % N]
+        // SAFETY: as above; the slab is borrowed mutably.
+        unsafe { self.chunks[id as usize / N].add(id as usize % N).as_mut() }
     }
 }
 
@@ -168,5 +263,48 @@ mod tests {
         while slab.pop_chunk() {}
         assert!(slab.bytes() < full / 8);
         assert_eq!(slab.used(), 0);
+    }
+
+    /// 1 KiB, which counts its living values.
+    struct Large(Option<std::rc::Rc<()>>, #[allow(dead_code)] [u8; 1016]);
+
+    impl Vacant for Large {
+        fn vacant() -> Self {
+            Self(None, [0; 1016])
+        }
+    }
+
+    #[test]
+    fn a_large_slab_grows_by_huge_pages_and_gives_them_back() {
+        let living = std::rc::Rc::new(());
+        let mut slab: Slab<Large, 32> = Slab::new();
+        let mut ids = Vec::new();
+        for _ in 0..20 << 10 {
+            let id = slab.alloc();
+            slab[id].0 = Some(living.clone());
+            ids.push(id);
+        }
+        assert_eq!(std::rc::Rc::strong_count(&living), 1 + (20 << 10));
+        // 16 MiB in chunks, then two huge pages.
+        assert_eq!(slab.regions.iter().map(|region| region.chunks).collect::<Vec<_>>()[510..], [1, 1, 64, 64]);
+        let allocated = |slab: &Slab<Large, 32>| slab.regions.iter().map(|region| region.layout.size()).sum::<usize>();
+        assert!(allocated(&slab) <= slab.bytes());
+        for (left, id) in ids.into_iter().enumerate().rev() {
+            slab.release(id);
+            while slab.pop_chunk() {}
+            assert!(allocated(&slab) <= slab.bytes(), "{left} left");
+            assert_eq!(slab.used(), left);
+            if left % 4096 == 0 {
+                let id = slab.alloc();
+                assert!(slab[id].0.is_none());
+                slab.release(id);
+            }
+        }
+        while slab.pop_chunk() {}
+        assert_eq!((slab.regions.len(), std::rc::Rc::strong_count(&living)), (0, 1));
+        let id = slab.alloc();
+        slab[id].0 = Some(living.clone());
+        drop(slab);
+        assert_eq!(std::rc::Rc::strong_count(&living), 1);
     }
 }
