@@ -63,10 +63,16 @@ impl Batch {
     /// be added any more.
     pub fn seal(&mut self) -> Vec<Row> {
         self.sealed = Bytes::from(std::mem::take(&mut self.buffer));
-        let mut order: Vec<usize> = (0..self.entries.len()).collect();
-        order.sort_by(|&a, &b| self.key(&self.entries[a]).cmp(self.key(&self.entries[b])));
+        // By the first bytes, beside the number, then by the rest; rows of one key stay in the order of their numbers.
+        let mut order: Vec<(u128, usize)> =
+            self.entries.iter().enumerate().map(|(i, entry)| (head(self.key(entry)), i)).collect();
+        order.sort_unstable_by(|a, b| {
+            a.0.cmp(&b.0)
+                .then_with(|| self.key(&self.entries[a.1]).cmp(self.key(&self.entries[b.1])))
+                .then(a.1.cmp(&b.1))
+        });
         let mut rows: Vec<Row> = Vec::with_capacity(order.len());
-        for entry in order.into_iter().map(|i| &self.entries[i]).filter(|entry| !entry.omitted) {
+        for entry in order.into_iter().map(|(_, i)| &self.entries[i]).filter(|entry| !entry.omitted) {
             let row = Row {
                 key: self.sealed.slice(entry.key.0..entry.key.1),
                 value: entry.value.map(|(start, end)| self.sealed.slice(start..end)),
@@ -78,6 +84,13 @@ impl Batch {
         }
         rows
     }
+}
+
+fn head(key: &[u8]) -> u128 {
+    let mut head = [0; 16];
+    let bytes = key.len().min(head.len());
+    head[..bytes].copy_from_slice(&key[..bytes]);
+    u128::from_be_bytes(head)
 }
 
 #[cfg(test)]

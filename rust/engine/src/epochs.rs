@@ -10,9 +10,17 @@ pub(crate) struct Frozen<V> {
     pub checkpoint: u64,
     /// Somebody waits for its commit; else its rows merely go before those of the next.
     pub wanted: bool,
-    dirty: VecDeque<u32>,
+    dirty: List,
     /// The values at the barrier of rows that a later epoch has overwritten, by place.
     displaced: HashMap<u32, Option<V>>,
+}
+
+/// Places to flush, in the order in which they are taken.
+#[derive(Default)]
+struct List {
+    places: VecDeque<u32>,
+    /// So many at the front have been ordered by their keys.
+    ordered: usize,
 }
 
 /// The running epoch and the frozen ones, the oldest first; their numbers have no gaps.
@@ -21,19 +29,19 @@ pub(crate) struct Frozen<V> {
 /// and the displaced values say when it is taken.
 pub(crate) struct Epochs<V> {
     pub current: u32,
-    dirty: VecDeque<u32>,
+    dirty: List,
     pub frozen: VecDeque<Frozen<V>>,
 }
 
 impl<V> Epochs<V> {
     pub fn new() -> Self {
-        Self { current: 1, dirty: VecDeque::new(), frozen: VecDeque::new() }
+        Self { current: 1, dirty: List::default(), frozen: VecDeque::new() }
     }
 
     /// Names a place in the list of the running epoch.
     #[inline]
     pub fn list(&mut self, place: u32) {
-        self.dirty.push_back(place);
+        self.dirty.places.push_back(place);
     }
 
     pub fn freeze(&mut self, checkpoint: u64) -> u32 {
@@ -75,34 +83,65 @@ impl<V> Epochs<V> {
     /// The next place that the list of `epoch` names.
     pub fn pop(&mut self, epoch: u32) -> Option<u32> {
         let list = self.list_of(epoch)?;
-        let place = list.pop_front();
-        if list.is_empty() && list.capacity() > 1024 {
-            *list = VecDeque::new();
+        let place = list.places.pop_front();
+        list.ordered = list.ordered.saturating_sub(1);
+        if list.places.is_empty() && list.places.capacity() > 1024 {
+            *list = List::default();
         }
         place
+    }
+
+    /// The place that [`Self::pop`] gives after `skipped` others.
+    #[inline]
+    pub fn peek(&mut self, epoch: u32, skipped: usize) -> Option<u32> {
+        self.list_of(epoch)?.places.get(skipped).copied()
     }
 
     /// Puts a place back to the list of `epoch`, to be taken next.
     pub fn unpop(&mut self, epoch: u32, place: u32) {
         if let Some(list) = self.list_of(epoch) {
-            list.push_front(place);
+            list.places.push_front(place);
+            list.ordered += 1;
         }
     }
 
-    fn list_of(&mut self, epoch: u32) -> Option<&mut VecDeque<u32>> {
+    /// Takes the next places out of the list of `epoch`, at most `most`, to be put back in order. `None` if they are in
+    /// order already or not more than `few`.
+    pub fn take_unordered(&mut self, epoch: u32, few: usize, most: usize) -> Option<Vec<u32>> {
+        let list = self.list_of(epoch)?;
+        if list.ordered > 0 || list.places.len() <= few {
+            return None;
+        }
+        if list.places.len() <= most {
+            return Some(std::mem::take(&mut list.places).into());
+        }
+        Some(list.places.drain(..most).collect())
+    }
+
+    /// Puts places back, to be taken first and in this order.
+    pub fn put_ordered(&mut self, epoch: u32, places: Vec<u32>) {
+        if let Some(list) = self.list_of(epoch) {
+            list.ordered += places.len();
+            let mut places = VecDeque::from(places);
+            places.append(&mut list.places);
+            list.places = places;
+        }
+    }
+
+    fn list_of(&mut self, epoch: u32) -> Option<&mut List> {
         if epoch == self.current { Some(&mut self.dirty) } else { Some(&mut self.frozen_mut(epoch)?.dirty) }
     }
 
     /// Whether the list of the running epoch names anything.
     #[cfg(any(test, feature = "seeded-defects"))]
     pub fn current_is_empty(&self) -> bool {
-        self.dirty.is_empty()
+        self.dirty.places.is_empty()
     }
 
     /// Takes the oldest frozen epoch out if nothing of it is left to flush.
     pub fn pop_flushed(&mut self) -> Option<Frozen<V>> {
         let front = self.frozen.front()?;
-        if !front.dirty.is_empty() {
+        if !front.dirty.places.is_empty() {
             return None;
         }
         debug_assert!(front.displaced.is_empty());
@@ -113,8 +152,8 @@ impl<V> Epochs<V> {
     #[inline]
     pub fn bytes(&self) -> usize {
         let frozen =
-            |frozen: &Frozen<V>| frozen.dirty.capacity() * size_of::<u32>() + frozen.displaced.allocation_size();
-        self.dirty.capacity() * size_of::<u32>()
+            |frozen: &Frozen<V>| frozen.dirty.places.capacity() * size_of::<u32>() + frozen.displaced.allocation_size();
+        self.dirty.places.capacity() * size_of::<u32>()
             + self.frozen.capacity() * size_of::<Frozen<V>>()
             + self.frozen.iter().map(frozen).sum::<usize>()
     }

@@ -15,6 +15,9 @@ use crate::rows::{FLUSHING, IN_GROUP, MAYBE_STORED, REFERENCED, RowKey, Rows, Sl
 
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// How many rows ahead the processor is told what is read next.
+const PREFETCHED: usize = 12;
+
 /// What is known about a row without asking the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -55,6 +58,8 @@ pub(crate) struct WorkingSet<V> {
     pub dirty_bytes: usize,
     /// Bytes of the batch that is being written.
     pub batch_bytes: usize,
+    /// Bytes of the places that are being ordered.
+    pub order_bytes: usize,
     /// Bytes of pages of the store that are being merged.
     pub page_bytes: usize,
     pub store_bytes: usize,
@@ -84,6 +89,7 @@ impl<V: Resident> WorkingSet<V> {
             dirty_rows: 0,
             dirty_bytes: 0,
             batch_bytes: 0,
+            order_bytes: 0,
             page_bytes: 0,
             store_bytes: 0,
             changed: false,
@@ -622,6 +628,7 @@ impl<V: Resident> WorkingSet<V> {
             + self.absence.bytes()
             + self.heap_bytes
             + self.batch_bytes
+            + self.order_bytes
             + self.page_bytes
             + self.store_bytes
     }
@@ -643,9 +650,25 @@ impl<V: Resident> WorkingSet<V> {
             let Some(id) = self.epochs.pop(batch.epoch) else {
                 return true;
             };
+            if let Some(later) = self.epochs.peek(batch.epoch, PREFETCHED) {
+                self.rows.prefetch(Some(later).into_iter().filter(|&id| id < self.rows.end()));
+            }
             self.take(batch, id);
         }
         false
+    }
+
+    /// The first bytes of the keys of the rows at these places, which order them well enough; zero for free places.
+    pub fn heads(&self, places: &[u32]) -> impl Iterator<Item = u128> {
+        self.rows.prefetch(places.iter().copied().filter(|&id| id < self.rows.end()));
+        places.iter().map(|&id| {
+            if !self.rows.is_used(id) {
+                return 0;
+            }
+            let slot = &self.rows[id];
+            let key = slot.key.as_slice();
+            if slot.has(IN_GROUP) { head(self.groups[slot.owner].prefix.as_slice(), key) } else { head(key, &[]) }
+        })
     }
 
     fn take(&mut self, batch: &mut Batch, id: u32) {
@@ -700,7 +723,8 @@ impl<V: Resident> WorkingSet<V> {
     /// The store has these entries of a batch: rows that were not overwritten meanwhile are clean. `keep`: the task thread
     /// is about to merge a page that may be older than the batch, and needs the tombstones.
     pub fn acknowledge(&mut self, entries: &[crate::batch::Entry], keep: bool) {
-        for entry in entries {
+        for (i, entry) in entries.iter().enumerate() {
+            self.rows.prefetch(entries.get(i + PREFETCHED).map(|later| later.place).into_iter());
             let slot = &mut self.rows[entry.place];
             if entry.displaced || !slot.has(FLUSHING) {
                 continue;
@@ -806,6 +830,17 @@ impl<V: Resident> WorkingSet<V> {
         self.exhausted = false;
         self.trim();
     }
+}
+
+/// The first 16 bytes of a key in two parts, as they sort.
+#[inline]
+fn head(prefix: &[u8], suffix: &[u8]) -> u128 {
+    let mut head = [0; 16];
+    let from_prefix = prefix.len().min(head.len());
+    head[..from_prefix].copy_from_slice(&prefix[..from_prefix]);
+    let from_suffix = suffix.len().min(head.len() - from_prefix);
+    head[from_prefix..from_prefix + from_suffix].copy_from_slice(&suffix[..from_suffix]);
+    u128::from_be_bytes(head)
 }
 
 #[inline]

@@ -2,11 +2,15 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use common::*;
+use futures::future::BoxFuture;
 use weir_engine::{ErrorKind, KeyedEngine, MemoryBudget, Resident};
 use weir_store::faulty::{Fault, Operation};
+use weir_store::{Expiry, Page, PageLimit, PendingCommit, Result, Row, StateReader, StateStore};
 
 const BUDGET: usize = 64 << 20;
 
@@ -389,4 +393,77 @@ fn values_need_not_be_resident_as_bytes() {
         assert!(harness.rows(&committed).values().all(|value| value[..] == round.to_be_bytes()));
     }
     assert!(engine.stats().evictions > 0);
+}
+
+/// Keeps the keys of the batches in the order in which they came.
+#[derive(Default)]
+struct Recorder(Mutex<Vec<Vec<Bytes>>>);
+
+impl StateReader for Recorder {
+    fn get_many<'a>(&'a self, keys: &'a [Bytes]) -> BoxFuture<'a, Result<Vec<Option<Bytes>>>> {
+        NoStore.get_many(keys)
+    }
+
+    fn scan<'a>(&'a self, prefix: &'a [u8], after: Option<&'a [u8]>, limit: PageLimit) -> BoxFuture<'a, Result<Page>> {
+        NoStore.scan(prefix, after, limit)
+    }
+}
+
+impl StateStore for Recorder {
+    fn write(&self, batch: Vec<Row>) -> BoxFuture<'_, Result<()>> {
+        self.0.lock().unwrap().push(batch.into_iter().map(|row| row.key).collect());
+        NoStore.write(Vec::new())
+    }
+
+    fn begin_commit(&self, checkpoint: u64) -> BoxFuture<'_, Result<PendingCommit>> {
+        NoStore.begin_commit(checkpoint)
+    }
+
+    fn upkeep(&self, _: u64) {}
+
+    fn set_expiry(&self, _: Expiry) {}
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        NoStore.close()
+    }
+}
+
+#[test]
+fn batches_of_a_long_epoch_follow_each_other_in_the_order_of_the_keys() {
+    let harness = Harness::new(1);
+    let store = Arc::new(Recorder::default());
+    let mut options = options();
+    options.flush_batch_rows = 32;
+    let budget = MemoryBudget::new(64 << 20);
+    let engine: Arc<KeyedEngine> =
+        KeyedEngine::new(store.clone(), options, budget.clone(), harness.runtime.handle().clone());
+    for i in 0..2000_u64 {
+        let i = i * 7919 % 2000;
+        engine.put(&value_key(i), b"value").unwrap();
+        engine.group_put(&map_prefix(i % 500), &i.to_be_bytes(), b"value").unwrap();
+    }
+    let epoch = engine.freeze(1).unwrap();
+    // Displaces while they are being ordered and written, and belongs to the next epoch.
+    for i in 0..2000 {
+        engine.put(&value_key(i), b"later").unwrap();
+    }
+    engine.await_commit(epoch).unwrap();
+    let batches = std::mem::take(&mut *store.0.lock().unwrap());
+    let mut keys: Vec<&Bytes> = batches.iter().flatten().collect();
+    keys.sort();
+    assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
+    assert_eq!(keys.len(), 4000);
+    for batch in &batches {
+        let rank = |key: &Bytes| keys.binary_search(&key).unwrap();
+        let span = rank(&batch[batch.len() - 1]) - rank(&batch[0]);
+        assert!(span < 400, "a batch of {} rows spans {span} of the 4000", batch.len());
+    }
+    engine.await_commit(engine.freeze(2).unwrap()).unwrap();
+    assert_eq!(store.0.lock().unwrap().iter().flatten().count(), 2000);
+    engine.close();
+    assert_eq!(budget.used(), 0);
 }
