@@ -52,7 +52,7 @@ TABLET = "org.apache.fluss.server.tablet.TabletServer"
 #: Heap of each kind of process in MiB; a tablet server has as much again, at most, outside of its heap.
 HEAP = {"zookeeper": 128, "coordinator": 256, "tablet": 512}
 #: Seconds for a process to answer, and to end after it was asked to.
-START_SECONDS, STOP_SECONDS = 120, 40
+START_SECONDS, STOP_SECONDS = 300, 40
 
 
 class ClusterError(Exception):

@@ -1,7 +1,8 @@
 //! A real Fluss cluster for the length of a test, made by `tests/fluss/cluster.py`, which `./weir fluss` runs too.
 //!
 //! The cluster ends with the [`Cluster`] that started it, and also when the test's process ends in any other way: its
-//! keeper reads from a pipe, and stops all when that is closed.
+//! keeper reads from a pipe, and stops all when that is closed. Tests that stop no server can also run on a cluster that is
+//! there already: [`Cluster::shared`].
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -25,8 +26,10 @@ impl Default for Options {
 
 /// A running cluster.
 pub struct Cluster {
-    keeper: Mutex<Keeper>,
+    /// `None`: somebody else's.
+    keeper: Option<Mutex<Keeper>>,
     bootstrap: String,
+    root: PathBuf,
 }
 
 struct Keeper {
@@ -53,17 +56,30 @@ impl Cluster {
         let answers = BufReader::new(process.stdout.take().expect("standard output is piped"));
         let mut keeper = Keeper { process, commands, answers };
         let status = keeper.answer();
-        let bootstrap = status
-            .split_once("\"bootstrap\": \"")
-            .and_then(|(_, rest)| rest.split_once('"'))
-            .map(|(bootstrap, _)| bootstrap.to_owned())
-            .unwrap_or_else(|| panic!("the cluster did not start; its program said '{status}'"));
-        Self { keeper: Mutex::new(keeper), bootstrap }
+        let field = |name: &str| {
+            let value = status.split_once(&format!("\"{name}\": \"")).and_then(|(_, rest)| rest.split_once('"'));
+            value.unwrap_or_else(|| panic!("the cluster did not start; its program said '{status}'")).0.to_owned()
+        };
+        let (bootstrap, root) = (field("bootstrap"), field("root").into());
+        Self { keeper: Some(Mutex::new(keeper)), bootstrap, root }
+    }
+
+    /// The cluster that `WEIR_FLUSS_BOOTSTRAP` names, such as one that `./weir fluss start` started; else one of its own.
+    pub fn shared() -> Self {
+        match std::env::var("WEIR_FLUSS_BOOTSTRAP") {
+            Ok(bootstrap) => Self { keeper: None, bootstrap, root: PathBuf::new() },
+            Err(_) => Self::start(Options::default()),
+        }
     }
 
     /// `host:port` of the coordinator.
     pub fn bootstrap(&self) -> &str {
         &self.bootstrap
+    }
+
+    /// Where a server keeps its data, such as `tablet-0`; of a cluster of its own.
+    pub fn data(&self, name: &str) -> PathBuf {
+        self.root.join("data").join(name)
     }
 
     /// Ends a process at once: `zookeeper`, `coordinator` or `tablet-<n>`.
@@ -87,14 +103,14 @@ impl Cluster {
     }
 
     fn command(&self, line: &str) {
-        let mut keeper = self.keeper();
+        let mut keeper = self.keeper().expect("a cluster of its own");
         let commands = keeper.commands.as_mut().expect("open until drop");
         writeln!(commands, "{line}").and_then(|()| commands.flush()).expect("the keeper listens");
         assert_eq!(keeper.answer(), "done", "the cluster cannot '{line}'");
     }
 
-    fn keeper(&self) -> MutexGuard<'_, Keeper> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keeper(&self) -> Option<MutexGuard<'_, Keeper>> {
+        Some(self.keeper.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -109,7 +125,7 @@ impl Keeper {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let mut keeper = self.keeper();
+        let Some(mut keeper) = self.keeper() else { return };
         drop(keeper.commands.take());
         // It ends by itself, and prints why where it cannot.
         let _ = keeper.process.wait();

@@ -280,7 +280,8 @@ pub trait StateStore: StateReader {
 
 /// Opens branches of one store root, and releases versions. Shared by all backends of a process.
 pub trait Stores: Send + Sync + 'static {
-    /// Creates `branch` with the rows of `sources` and opens it for writing. The sources' ranges are disjoint. The
+    /// Creates `branch` with the rows of `sources` and opens it for writing; `range` holds the key groups of all rows that
+    /// will be written or read. The sources' ranges are disjoint. The
     /// sources are not changed and may be opened again, by anyone, at the same time: each opening is an independent
     /// branch. On return the new branch no longer depends on its sources' versions staying unreleased.
     ///

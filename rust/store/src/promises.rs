@@ -31,6 +31,11 @@ pub trait Subject: Send + Sync + 'static {
 
     /// The paths of all branches that the root still holds anything of.
     fn branches(&self) -> BoxFuture<'_, Vec<String>>;
+
+    /// Whether what was written and not committed lies in the store's own memory.
+    fn buffers(&self) -> bool {
+        true
+    }
 }
 
 /// Makes one `#[test]` of each promise; the argument is a function that makes a fresh [`Subject`], called inside a
@@ -234,7 +239,8 @@ pub async fn many_keys_are_answered_in_their_order(subject: &impl Subject) {
 
 pub async fn extreme_keys_and_values_are_kept(subject: &impl Subject) {
     let stores = subject.stores();
-    let store = open_fresh(&stores, "job/op/0/a").await;
+    let everything = KeyGroupRange::new(0, u16::MAX);
+    let store = stores.open(&branch("job/op/0/a"), everything, &[], 0).await.unwrap();
     let longest: Bytes = [&3u16.to_be_bytes()[..], &vec![0xFF; MAX_KEY_BYTES - 2]].concat().into();
     let large: Vec<Bytes> = (0..3u8).map(|i| (0..1 << 20).map(|at| i ^ (at % 251) as u8).collect()).collect();
     let batch = vec![
@@ -250,7 +256,6 @@ pub async fn extreme_keys_and_values_are_kept(subject: &impl Subject) {
     assert_eq!(rows(&*store).await, expect(batch.clone()));
     let version = commit(&*store, 1).await;
     assert_eq!(rows(&*store).await, expect(batch.clone()));
-    let everything = KeyGroupRange::new(0, u16::MAX);
     let child = stores.open(&branch("job/op/0/b"), everything, &[clipped(&version, everything)], 1).await.unwrap();
     assert_eq!(rows(&*child).await, expect(batch));
     assert_eq!(get(&*child, longest).await, Some(Bytes::from("long")));
@@ -330,7 +335,8 @@ pub async fn scans_are_ordered_and_paged(subject: &impl Subject) {
 }
 
 pub async fn scans_keep_to_their_prefix(subject: &impl Subject) {
-    let store = open_fresh(&subject.stores(), "job/op/0/a").await;
+    let everything = KeyGroupRange::new(0, u16::MAX);
+    let store = subject.stores().open(&branch("job/op/0/a"), everything, &[], 0).await.unwrap();
     let raw = |key: &[u8]| Row { key: Bytes::copy_from_slice(key), value: Some("v".into()) };
     let keys: [&[u8]; 8] = [
         &[0, 1],
@@ -1043,7 +1049,7 @@ pub async fn commit_counts_bytes(subject: &impl Subject) {
     let store = open_fresh(&subject.stores(), "job/op/0/a").await;
     let value = "v".repeat(1000);
     store.write((0..1000).map(|i| put(1, &format!("{i:04}"), &value)).collect()).await.unwrap();
-    assert!(store.memory_bytes() >= 1_000_000);
+    assert!(!subject.buffers() || store.memory_bytes() >= 1_000_000);
     let first = commit(&*store, 1).await;
     store.write((0..100).map(|i| put(2, &format!("{i:04}"), &value)).collect()).await.unwrap();
     let second = commit(&*store, 2).await;
