@@ -25,8 +25,11 @@ pub struct CompactionPolicy {
     /// A run is merged with what is newer when it is at most so many times as large: each run is then more than this
     /// many times as large as the next newer one, and a row is rewritten about so many times on each of few levels.
     pub growth: f64,
-    /// New files are merged, however few, when none was added for so long: reads of a quiet branch become short.
+    /// New files are merged, however few, when none was added for so long: reads of a quiet branch become short. Longer
+    /// than the time between checkpoints of most jobs, or each of them would have a run rewritten for one more file.
     pub idle: Duration,
+    /// The same where rows expire, if it is less: when they do is known only of merged files.
+    pub idle_expiring: Duration,
     /// Files of another branch are rewritten so long after opening, to let that branch go.
     pub adopt_after: Duration,
     /// Bytes a second that rewriting files of another branch may read, on average.
@@ -41,11 +44,18 @@ impl Default for CompactionPolicy {
         Self {
             l0_trigger: 4,
             growth: 4.0,
-            idle: Duration::from_secs(10),
+            idle: Duration::from_secs(300),
+            idle_expiring: Duration::from_secs(10),
             adopt_after: Duration::from_secs(600),
             adopt_bytes_per_second: 4 << 20,
             expired_share: 0.2,
         }
+    }
+}
+
+impl CompactionPolicy {
+    fn idle_after(&self, expiring: bool) -> Duration {
+        if expiring { self.idle.min(self.idle_expiring) } else { self.idle }
     }
 }
 
@@ -158,7 +168,7 @@ impl CompactionScheduler for Scheduler {
             memory.newest = newest;
             memory.newest_since = now;
         }
-        let idle = now - memory.newest_since >= self.policy.idle;
+        let idle = now - memory.newest_since >= self.policy.idle_after(look.is_some());
         let mut specs = Vec::new();
         if !l0_busy {
             specs.extend(merge_new(&self.policy, &l0, &runs, idle, look.is_some(), next_run));
@@ -332,6 +342,14 @@ mod tests {
         assert_eq!(sources(merge_new(&policy, &files(1, 10), &[run(3, 20)], true, false, 5)), Some((2, Some(3))));
         assert_eq!(merge_new(&policy, &files(4, 10), &[], false, false, 5).unwrap().sources().len(), 4);
         assert_eq!(sources(merge_new(&policy, &[], &[run(1, 1)], true, false, 5)), None);
+    }
+
+    #[test]
+    fn a_quiet_branch_is_merged_sooner_where_rows_expire() {
+        let policy = CompactionPolicy::default();
+        assert!(policy.idle_after(true) < policy.idle_after(false));
+        let policy = CompactionPolicy { idle: Duration::ZERO, ..policy };
+        assert_eq!((policy.idle_after(true), policy.idle_after(false)), (Duration::ZERO, Duration::ZERO));
     }
 
     #[test]
