@@ -5,17 +5,12 @@ import org.apache.flink.api.common.eventtime.WatermarkGenerator;
 import org.apache.flink.api.common.eventtime.WatermarkOutput;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
-import org.apache.flink.api.common.state.CheckpointListener;
 import org.apache.flink.api.common.state.MapState;
 import org.apache.flink.api.common.state.MapStateDescriptor;
 import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.api.java.tuple.Tuple2;
-import org.apache.flink.runtime.state.FunctionInitializationContext;
-import org.apache.flink.runtime.state.FunctionSnapshotContext;
 import org.apache.flink.streaming.api.TimeDomain;
-import org.apache.flink.streaming.api.checkpoint.CheckpointedFunction;
-import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 
 import java.util.HashMap;
@@ -29,14 +24,11 @@ import java.util.TreeSet;
  * event-time timers fired, the sum of their times and whether they came in order; for {@code -1 -
  * key}, how many processing-time timers fired and how many of those were not set.
  */
-public class Alarms extends KeyedProcessFunction<Long, Long, Tuple2<Long, String>>
-        implements CheckpointedFunction, CheckpointListener {
+public class Alarms extends FailingFunction {
     private static final long serialVersionUID = 1L;
 
     private static final int HORIZON = 3_000;
     private static final long FAR = 1_000_000_000L;
-
-    private final Control control;
 
     private transient ValueState<Long> far;
     private transient ValueState<Long> fired;
@@ -46,10 +38,9 @@ public class Alarms extends KeyedProcessFunction<Long, Long, Tuple2<Long, String
     private transient MapState<Long, Boolean> pending;
     private transient ValueState<Long> firedInProcessingTime;
     private transient ValueState<Long> unexpected;
-    private transient boolean snapshotRunning;
 
     public Alarms(Control control) {
-        this.control = control;
+        super(control);
     }
 
     private static long time(long number) {
@@ -136,12 +127,8 @@ public class Alarms extends KeyedProcessFunction<Long, Long, Tuple2<Long, String
     }
 
     @Override
-    public void processElement(Long number, Context context, Collector<Tuple2<Long, String>> out)
+    void process(Long number, Context context, Collector<Tuple2<Long, String>> out)
             throws Exception {
-        control.maybeFail(Control.Failure.BEFORE_SNAPSHOT);
-        if (snapshotRunning) {
-            control.maybeFail(Control.Failure.BETWEEN_BARRIER_AND_COMPLETION);
-        }
         context.timerService().registerEventTimeTimer(time(number));
         if (far.value() != null) {
             context.timerService().deleteEventTimeTimer(far.value());
@@ -185,25 +172,5 @@ public class Alarms extends KeyedProcessFunction<Long, Long, Tuple2<Long, String
                                     + or0(unexpected)
                                     + " unexpected"));
         }
-    }
-
-    @Override
-    public void initializeState(FunctionInitializationContext context) {}
-
-    @Override
-    public void snapshotState(FunctionSnapshotContext context) {
-        control.maybeFail(Control.Failure.IN_SYNCHRONOUS_PART);
-        snapshotRunning = true;
-    }
-
-    @Override
-    public void notifyCheckpointComplete(long checkpointId) {
-        control.maybeFail(Control.Failure.AFTER_COMPLETION);
-        snapshotRunning = false;
-    }
-
-    @Override
-    public void notifyCheckpointAborted(long checkpointId) {
-        snapshotRunning = false;
     }
 }

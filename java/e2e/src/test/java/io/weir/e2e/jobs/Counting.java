@@ -4,7 +4,6 @@ import org.apache.flink.api.common.functions.AggregateFunction;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.state.AggregatingState;
 import org.apache.flink.api.common.state.AggregatingStateDescriptor;
-import org.apache.flink.api.common.state.CheckpointListener;
 import org.apache.flink.api.common.state.ListState;
 import org.apache.flink.api.common.state.ListStateDescriptor;
 import org.apache.flink.api.common.state.MapState;
@@ -14,10 +13,6 @@ import org.apache.flink.api.common.state.ReducingStateDescriptor;
 import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.api.java.tuple.Tuple2;
-import org.apache.flink.runtime.state.FunctionInitializationContext;
-import org.apache.flink.runtime.state.FunctionSnapshotContext;
-import org.apache.flink.streaming.api.checkpoint.CheckpointedFunction;
-import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 
 import java.io.Serializable;
@@ -32,8 +27,7 @@ import java.util.TreeMap;
  * how many by remainder (map), the greatest (reducing), the sum (aggregating). Emits all five as
  * text after each number.
  */
-public class Counting extends KeyedProcessFunction<Long, Long, Tuple2<Long, String>>
-        implements CheckpointedFunction, CheckpointListener {
+public class Counting extends FailingFunction {
     private static final long serialVersionUID = 1L;
 
     /** Which states a run registers, and whether the order differs from subtask to subtask. */
@@ -43,7 +37,6 @@ public class Counting extends KeyedProcessFunction<Long, Long, Tuple2<Long, Stri
         WITHOUT_MAP_AND_LIST
     }
 
-    private final Control control;
     private final Registration registration;
 
     private transient ValueState<Long> count;
@@ -51,10 +44,9 @@ public class Counting extends KeyedProcessFunction<Long, Long, Tuple2<Long, Stri
     private transient MapState<String, Long> remainders;
     private transient ReducingState<Long> greatest;
     private transient AggregatingState<Long, Long> sum;
-    private transient boolean snapshotRunning;
 
     public Counting(Control control, Registration registration) {
-        this.control = control;
+        super(control);
         this.registration = registration;
     }
 
@@ -156,12 +148,8 @@ public class Counting extends KeyedProcessFunction<Long, Long, Tuple2<Long, Stri
     }
 
     @Override
-    public void processElement(Long number, Context context, Collector<Tuple2<Long, String>> out)
+    void process(Long number, Context context, Collector<Tuple2<Long, String>> out)
             throws Exception {
-        control.maybeFail(Control.Failure.BEFORE_SNAPSHOT);
-        if (snapshotRunning) {
-            control.maybeFail(Control.Failure.BETWEEN_BARRIER_AND_COMPLETION);
-        }
         Long before = count.value();
         count.update(before == null ? 1 : before + 1);
         greatest.add(number);
@@ -184,26 +172,6 @@ public class Counting extends KeyedProcessFunction<Long, Long, Tuple2<Long, Stri
                 Tuple2.of(
                         context.getCurrentKey(),
                         text(count.value(), sevenths, remainders, greatest.get(), sum.get())));
-    }
-
-    @Override
-    public void initializeState(FunctionInitializationContext context) {}
-
-    @Override
-    public void snapshotState(FunctionSnapshotContext context) {
-        control.maybeFail(Control.Failure.IN_SYNCHRONOUS_PART);
-        snapshotRunning = true;
-    }
-
-    @Override
-    public void notifyCheckpointComplete(long checkpointId) {
-        control.maybeFail(Control.Failure.AFTER_COMPLETION);
-        snapshotRunning = false;
-    }
-
-    @Override
-    public void notifyCheckpointAborted(long checkpointId) {
-        snapshotRunning = false;
     }
 
     private static final class Sum implements AggregateFunction<Long, Long, Long> {
