@@ -65,6 +65,9 @@ final class Worker {
                     run(workload, words[1], Integer.parseInt(words[2]), Long.parseLong(words[3]));
                     break;
                 case "begin":
+                    // What came before is flushed before, and not part of what is measured.
+                    backend.complete(backend.barrier());
+                    Backend.awaitQuiet();
                     System.gc();
                     begun = Backend.processCpu();
                     answer("");

@@ -56,6 +56,26 @@ abstract class Workload<K, V> {
         return operations;
     }
 
+    /**
+     * Of how many keys an operation selects one each time.
+     *
+     * @param count number of keys of the benchmark
+     */
+    static int selected(String operation, int count) {
+        boolean fewer =
+                List.of("listGet10", "listGet30", "listUpdate").contains(operation);
+        return fewer ? fewer(count) : count;
+    }
+
+    /** Whether the same rows are written again and again, so that a flush writes less than was. */
+    static boolean overwrites(String operation) {
+        return operation.endsWith("Update");
+    }
+
+    private static int fewer(int count) {
+        return Math.max(1, count / 10);
+    }
+
     static List<String> allOperations() {
         List<String> all = new ArrayList<>();
         OPERATIONS.values().forEach(all::addAll);
@@ -175,7 +195,7 @@ abstract class Workload<K, V> {
 
         Lists(Backend<K> backend, Data<K> keys, Data<V> values, int count) throws Exception {
             super(backend, keys, values, count);
-            fewer = Math.max(1, count / 10);
+            fewer = fewer(count);
             added = state("added");
             replaced = state("replaced");
             of1 = state("of1");
