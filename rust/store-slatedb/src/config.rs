@@ -63,6 +63,9 @@ pub struct SlateConfig {
     pub fsync: bool,
     /// How long a reader that died without closing keeps its version.
     pub reader_lease: Duration,
+    /// How often the root is swept for what nobody comes back for; it is removed when two sweeps have found it. Longer
+    /// than any checkpoint takes.
+    pub sweep_interval: Duration,
 }
 
 impl Default for SlateConfig {
@@ -77,6 +80,7 @@ impl Default for SlateConfig {
             compaction: CompactionPolicy::default(),
             fsync: true,
             reader_lease: Duration::from_secs(900),
+            sweep_interval: Duration::from_secs(3600),
         }
     }
 }

@@ -37,7 +37,6 @@ use slatedb::admin::{CloneBuilder, CloneSourceSpec};
 use slatedb::config::{CompactionWorkerOptions, CompactorOptions, Settings};
 use slatedb::{CompactorBuilder, Db};
 use tokio::runtime::Handle;
-use uuid::Uuid;
 use weir_store::{
     BranchName, ErrorKind, KeyGroupRange, Result, Source, StateReader, StateStore, StoreError, Stores, VersionRef,
     check_sources,
@@ -47,7 +46,7 @@ pub use compaction::CompactionPolicy;
 pub use config::{BlockCache, SlateConfig};
 use expiry::Expiring;
 use reader::SlateReader;
-use root::{Access, Pin, Root, fenced, parse_version_name, used};
+use root::{Access, Pin, Root, fenced, parse_version_name, parse_version_text, used};
 use store::SlateStore;
 use watch::WatchedStore;
 
@@ -80,6 +79,13 @@ impl SlateStores {
     /// The directory of the root.
     pub fn directory(&self) -> &FilePath {
         self.root.directory()
+    }
+
+    /// Removes what nobody comes back for: branches without an attempt that lack all files they ever wrote. An attempt's upkeep
+    /// does it too. What is found is removed by a later call, [`SlateConfig::sweep_interval`] or more after; how many branches were.
+    pub async fn sweep(&self) -> Result<usize> {
+        let Some(access) = Access::new(&self.root, false)? else { return Ok(0) };
+        access.sweep().await
     }
 
     fn settings(&self) -> Settings {
@@ -137,6 +143,7 @@ impl SlateStores {
         let mut specs = Vec::new();
         for source in sources {
             let version = access.version(&source.version).await?;
+            access.verify(&source.version, &version).await?;
             let from = root.branch_path(&source.version.branch);
             let mut spec = CloneSourceSpec::with_checkpoint(from, version.id);
             let held = version.name.as_deref().and_then(parse_version_name).map(|(_, range)| range);
@@ -251,7 +258,7 @@ impl Stores for SlateStores {
     fn release<'a>(&'a self, version: &'a VersionRef) -> BoxFuture<'a, Result<()>> {
         async move {
             let Some(access) = Access::new(&self.root, false)? else { return Ok(()) };
-            let Ok(id) = Uuid::parse_str(&version.version) else { return Ok(()) };
+            let Some((id, _)) = parse_version_text(&version.version) else { return Ok(()) };
             match access.version(version).await {
                 Ok(_) => access.delete_checkpoint(&version.branch, id).await?,
                 // Gone already; yet a crash may have come between that and the look at the branch.

@@ -35,6 +35,7 @@ impl SlateReader {
         let absent = || root.missing(&source.version);
         let access = Access::new(root, false)?.ok_or_else(absent)?;
         let version = access.version(&source.version).await?;
+        access.verify(&source.version, &version).await?;
         let branch = source.version.branch.clone();
         let path = root.branch_path(&branch);
         let lease = root.config.reader_lease;

@@ -4,15 +4,15 @@
 //! others'*. Of two racing removers the later one then sees that all is gone; an opener whose source is taken away while
 //! it clones finds no checkpoint to hang its own on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{Error as IoError, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{Error as IoError, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parking_lot::Mutex;
 use slatedb::admin::{Admin, AdminBuilder};
 use slatedb::{Checkpoint, VersionedManifest};
@@ -23,7 +23,7 @@ use weir_store::{BranchName, ErrorKind, KeyGroupRange, Kinship, Result, StoreErr
 
 use crate::config::SlateConfig;
 use crate::store::garbage_options;
-use crate::watch::{Watch, WatchedStore};
+use crate::watch::{RESTORE, Watch, WatchedStore};
 
 /// Begins the name of every SlateDB checkpoint that is a version: `weir-<checkpoint>-<first>-<last key group>`.
 const VERSION_PREFIX: &str = "weir";
@@ -41,6 +41,14 @@ pub(crate) struct Root {
     pub(crate) config: SlateConfig,
     pub(crate) runtime: Handle,
     pub(crate) upkeep: Semaphore,
+    sweep: Mutex<Sweep>,
+}
+
+#[derive(Default)]
+struct Sweep {
+    last: Option<Instant>,
+    /// What a sweep found, and when first.
+    orphans: HashMap<BranchName, Instant>,
 }
 
 /// What a pin says of the attempt that wrote it.
@@ -88,6 +96,22 @@ pub(crate) fn parse_version_name(name: &str) -> Option<(u64, KeyGroupRange)> {
     (parts.next().is_none() && first <= last).then_some((checkpoint, KeyGroupRange { first, last }))
 }
 
+/// What [`VersionRef::version`] says: the SlateDB checkpoint, and the CRC-32 of the file of its manifest, which has no
+/// checksum of its own.
+pub(crate) fn version_text(id: Uuid, checksum: u32) -> String {
+    format!("{id}-{checksum:08x}")
+}
+
+/// What [`version_text`] was made of; versions of before it was have no checksum.
+pub(crate) fn parse_version_text(text: &str) -> Option<(Uuid, Option<u32>)> {
+    match text.rsplit_once('-') {
+        Some((id, checksum)) if text.len() == 45 => {
+            Some((Uuid::parse_str(id).ok()?, Some(u32::from_str_radix(checksum, 16).ok()?)))
+        }
+        _ => Some((Uuid::parse_str(text).ok()?, None)),
+    }
+}
+
 /// Whether a SlateDB checkpoint keeps its branch: a version, a child's hold, a living reader. What the compactor holds
 /// for a while for reads under way does not.
 fn keeps_branch(checkpoint: &Checkpoint) -> bool {
@@ -110,6 +134,7 @@ impl Root {
             config,
             runtime,
             upkeep: Semaphore::new(UPKEEP_PERMITS),
+            sweep: Mutex::default(),
         })
     }
 
@@ -268,11 +293,37 @@ impl Access {
     /// The SlateDB checkpoint that is `version`.
     pub(crate) async fn version(&self, version: &VersionRef) -> Result<Checkpoint> {
         let absent = || self.root.missing(version);
-        let id = Uuid::parse_str(&version.version).map_err(|_| absent())?;
+        let (id, _) = parse_version_text(&version.version).ok_or_else(absent)?;
         let manifest = self.manifest(&version.branch).await?.ok_or_else(absent)?;
         let found = manifest.checkpoints().iter().find(|checkpoint| checkpoint.id == id);
         let named = |checkpoint: &&Checkpoint| checkpoint.name.as_deref().and_then(parse_version_name).is_some();
         found.filter(named).cloned().ok_or_else(absent)
+    }
+
+    /// The CRC-32 of a manifest's file.
+    pub(crate) async fn manifest_checksum(&self, branch: &BranchName, manifest_id: u64) -> Result<u32> {
+        let path = self.root.branch_path(branch).join("manifest").join(format!("{manifest_id:020}.manifest"));
+        let read = async { self.object.get(&path).await?.bytes().await };
+        let bytes = read.await.map_err(|error| self.io("cannot read", &path, &error))?;
+        Ok(crc32fast::hash(&bytes))
+    }
+
+    /// Whether the manifest of a version is as it was when the version was committed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] naming the file.
+    pub(crate) async fn verify(&self, version: &VersionRef, checkpoint: &Checkpoint) -> Result<()> {
+        let Some((_, Some(expected))) = parse_version_text(&version.version) else { return Ok(()) };
+        let VersionRef { branch, .. } = version;
+        let found = self.manifest_checksum(branch, checkpoint.manifest_id).await?;
+        if found == expected {
+            return Ok(());
+        }
+        let file = format!("{}/branches/{branch}/manifest/{:020}.manifest", self.root.url, checkpoint.manifest_id);
+        let message = format!(
+            "version {version}: the manifest {file} is damaged: its CRC-32 is {found:08x}, that of the version {expected:08x}. {RESTORE}"
+        );
+        Err(StoreError::new(ErrorKind::Corrupt, message))
     }
 
     pub(crate) async fn delete_checkpoint(&self, branch: &BranchName, id: Uuid) -> Result<()> {
@@ -302,8 +353,15 @@ impl Access {
         Ok(())
     }
 
-    /// Deletes the files of `branch` that are old enough and that nothing needs. `quiet` says that no file is on its way into
-    /// the branch.
+    /// The branches that `branch` has holds on.
+    pub(crate) async fn parents(&self, branch: &BranchName) -> Result<BTreeSet<BranchName>> {
+        let manifest = self.manifest(branch).await?;
+        let held = manifest.iter().flat_map(|manifest| manifest.external_dbs());
+        Ok(held.filter_map(|db| BranchName::parse(db.path.strip_prefix("branches/")?).ok()).collect())
+    }
+
+    /// Deletes the files of `branch` that are old enough and that nothing needs, and lets go of parents that it does not read
+    /// from any more. `quiet` says that no file is on its way into the branch.
     pub(crate) async fn collect_garbage(&self, branch: &BranchName, quiet: bool) -> Result<()> {
         let result = self.collect_garbage_of(branch, quiet).await;
         if result.is_err() && matches!(self.manifest(branch).await, Ok(None)) {
@@ -313,10 +371,17 @@ impl Access {
     }
 
     async fn collect_garbage_of(&self, branch: &BranchName, quiet: bool) -> Result<()> {
+        let before = self.parents(branch).await?;
         let admin = self.admin(self.root.branch_path(branch));
         let collected = admin.run_gc_once(garbage_options(self.root.config.gc_min_age));
         self.watch.run("cannot collect the garbage of", branch, collected).await?;
-        if quiet { self.delete_unneeded(&admin, branch).await } else { Ok(()) }
+        if quiet {
+            self.delete_unneeded(&admin, branch).await?;
+        }
+        for parent in before.difference(&self.parents(branch).await?) {
+            self.collect(parent).await?;
+        }
+        Ok(())
     }
 
     /// SlateDB deletes nothing that is newer than the newest file that was written rather than merged, since a file newer than
@@ -328,30 +393,20 @@ impl Access {
         if compactions.into_iter().any(|compaction| compaction.active()) {
             return Ok(());
         }
-        let names = |manifest: &VersionedManifest| -> Vec<String> {
-            manifest.all_sst_views().map(|view| view.sst.id.value().to_string()).collect()
-        };
-        let mut needed: BTreeSet<String> = names(view.manifest()).into_iter().collect();
+        let mut needed: BTreeSet<String> = sst_names(view.manifest()).into_iter().collect();
         for checkpoint in view.manifest().checkpoints() {
             let manifest = admin.read_manifest(Some(checkpoint.manifest_id));
             match self.watch.run(WHAT, branch, manifest).await? {
-                Some(manifest) => needed.extend(names(&manifest)),
+                Some(manifest) => needed.extend(sst_names(&manifest)),
                 // Was released meanwhile: the next look sees why.
                 None => return Ok(()),
             }
         }
-        let path = self.root.branch_path(branch).join("compacted");
-        let files: Vec<_> = match self.watched.list(Some(&path)).try_collect().await {
-            Ok(files) => files,
-            Err(IoError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(self.io("cannot list", &path, &error)),
-        };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i128;
         let min_age = self.root.config.gc_min_age.as_millis() as i128;
-        for file in files {
-            let name = file.location.filename().and_then(|name| name.strip_suffix(".sst"));
+        for file in self.compacted_files(branch).await? {
             let old = now - i128::from(file.last_modified.timestamp_millis()) > min_age;
-            if !old || name.is_none_or(|name| needed.contains(name)) {
+            if !old || sst_name(&file).is_none_or(|name| needed.contains(name)) {
                 continue;
             }
             match self.object.delete(&file.location).await {
@@ -360,6 +415,93 @@ impl Access {
             }
         }
         Ok(())
+    }
+
+    /// Removes the orphans of the whole root that an earlier sweep has found too, if the last sweep is long enough ago; how
+    /// many there were. Whoever works on a branch has a pin.
+    pub(crate) async fn sweep(&self) -> Result<usize> {
+        let interval = self.root.config.sweep_interval;
+        let now = Instant::now();
+        {
+            let mut sweep = self.root.sweep.lock();
+            if sweep.last.is_some_and(|last| now - last < interval) {
+                return Ok(0);
+            }
+            sweep.last = Some(now);
+        }
+        let mut found = BTreeSet::new();
+        for job in self.folders(&Path::from("branches")).await? {
+            for operator in self.folders(&Path::from(format!("branches/{job}"))).await? {
+                for branch in self.attempts(&job, &operator).await? {
+                    if self.is_orphan(&branch).await? {
+                        found.insert(branch);
+                    }
+                }
+            }
+        }
+        let due: Vec<BranchName> = {
+            let orphans = &mut self.root.sweep.lock().orphans;
+            orphans.retain(|branch, _| found.contains(branch));
+            for branch in found {
+                orphans.entry(branch).or_insert(now);
+            }
+            let due = orphans.iter().filter(|(_, since)| now - **since >= interval);
+            due.map(|(branch, _)| branch.clone()).collect()
+        };
+        let mut removed = 0;
+        for branch in due {
+            if self.is_orphan(&branch).await? {
+                let parents = self.parents(&branch).await?;
+                match self.manifest(&branch).await? {
+                    Some(_) => self.delete_database(&branch).await?,
+                    None => self.purge(&branch).await?,
+                }
+                removed += 1;
+                tracing::info!(%branch, "removed a branch that nobody comes back for");
+                for parent in &parents {
+                    self.collect(parent).await?;
+                }
+            }
+            self.root.sweep.lock().orphans.remove(&branch);
+        }
+        Ok(removed)
+    }
+
+    /// Whether a branch is of no use to anyone: no attempt works on it, and whatever would keep it cannot be read, as all
+    /// files that it wrote are gone. That is what is left when a zombie brings back the manifest of a branch that was
+    /// removed, or when removing it was interrupted.
+    async fn is_orphan(&self, branch: &BranchName) -> Result<bool> {
+        if self.has_pin(branch).await? {
+            return Ok(false);
+        }
+        let Some(manifest) = self.manifest(branch).await? else { return Ok(true) };
+        let files = self.compacted_files(branch).await?;
+        let names: BTreeSet<&str> = files.iter().filter_map(sst_name).collect();
+        for checkpoint in manifest.checkpoints().iter().filter(|checkpoint| keeps_branch(checkpoint)) {
+            let admin = self.admin(self.root.branch_path(branch));
+            let reading = admin.read_manifest(Some(checkpoint.manifest_id));
+            let Some(version) = self.watch.run("cannot read branch", branch, reading).await? else { continue };
+            let external: BTreeSet<String> = version
+                .external_dbs()
+                .iter()
+                .flat_map(|db| db.sst_ids.iter().map(|id| id.value().to_string()))
+                .collect();
+            let mut own = sst_names(&version).into_iter().filter(|name| !external.contains(name)).peekable();
+            // Of a version that wrote nothing itself nothing can be missing.
+            if own.peek().is_none() || own.any(|name| names.contains(name.as_str())) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn compacted_files(&self, branch: &BranchName) -> Result<Vec<ObjectMeta>> {
+        let path = self.root.branch_path(branch).join("compacted");
+        match self.watched.list(Some(&path)).try_collect().await {
+            Ok(files) => Ok(files),
+            Err(IoError::NotFound { .. }) => Ok(Vec::new()),
+            Err(error) => Err(self.io("cannot list", &path, &error)),
+        }
     }
 
     /// Deletes the database of a branch, its holds on its parents first. Another process may be doing the same.
@@ -493,6 +635,15 @@ impl Access {
     }
 }
 
+/// The files that a manifest names, its parents' included.
+fn sst_names(manifest: &VersionedManifest) -> Vec<String> {
+    manifest.all_sst_views().map(|view| view.sst.id.value().to_string()).collect()
+}
+
+fn sst_name(file: &ObjectMeta) -> Option<&str> {
+    file.location.filename()?.strip_suffix(".sst")
+}
+
 /// Whether two branches are of different subtasks, `<index>-of-<parallelism>`, of one parallelism: such never start in each
 /// other's key groups, so that an opener need not read what all its siblings left.
 fn are_siblings(one: &BranchName, other: &BranchName) -> bool {
@@ -540,6 +691,14 @@ mod tests {
         let name = version_name(17, KeyGroupRange::new(0, 63));
         assert_eq!(name, "weir-17-0-63");
         assert_eq!(parse_version_name(&name), Some((17, KeyGroupRange::new(0, 63))));
+        let id = Uuid::new_v4();
+        let text = version_text(id, 0xab);
+        assert!(text.len() <= 64 && text.ends_with("-000000ab"), "{text}");
+        assert_eq!(parse_version_text(&text), Some((id, Some(0xab))));
+        assert_eq!(parse_version_text(&id.to_string()), Some((id, None)));
+        for bad in ["", "1", &text[1..], &text.replace("ab", "xy")] {
+            assert_eq!(parse_version_text(bad), None, "{bad}");
+        }
         for bad in ["", "reader", "weir-1-0", "weir-1-5-1", "weir-1-0-5-7", "other-1-0-5"] {
             assert_eq!(parse_version_name(bad), None, "{bad}");
         }

@@ -1,7 +1,7 @@
 //! One branch, open for writing.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use slatedb::config::{
     CheckpointOptions, CheckpointScope, CloseOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions,
     GarbageCollectorScheduleOptions, ReadOptions, ScanOptions, WriteOptions,
 };
+use slatedb::manifest::SsTableView;
 use slatedb::{CheckpointHandle, Db, DbIterator, VersionedManifest, WriteBatch};
 use tokio::sync::{OnceCell, oneshot};
 use uuid::Uuid;
@@ -23,7 +24,7 @@ use weir_store::{
 };
 
 use crate::expiry::Expiring;
-use crate::root::{Access, Root, fenced, parse_version_name, version_name};
+use crate::root::{Access, Root, fenced, parse_version_name, version_name, version_text};
 use crate::watch::Watch;
 
 /// Keys asked for side by side in one `get_many`, when they are not in memory.
@@ -202,13 +203,14 @@ impl Inner {
             return Err(fenced(&self.branch));
         }
         let manifest = manifest.ok_or_else(|| fenced(&self.branch))?;
+        let checksum = access.manifest_checksum(&self.branch, manifest_id).await?;
         let mut files = HashSet::new();
         let (mut written_bytes, mut total_bytes) = (0, 0);
         let mut commits = self.commits.lock();
         for view in manifest.all_sst_views() {
+            total_bytes += visible_bytes(view);
             if files.insert(view.sst.id) {
                 let size = view.sst.estimate_size();
-                total_bytes += size;
                 written_bytes += if commits.known_files.contains(&view.sst.id) { 0 } else { size };
             }
         }
@@ -218,7 +220,7 @@ impl Inner {
         commits.known_files = files;
         commits.undelivered.remove(&id);
         commits.delivered.insert(id);
-        let version = VersionRef { branch: self.branch.clone(), version: id.to_string() };
+        let version = VersionRef { branch: self.branch.clone(), version: version_text(id, checksum) };
         Ok(Commit { version, written_bytes, total_bytes })
     }
 
@@ -252,25 +254,15 @@ impl Inner {
             return Ok(());
         }
         let access = self.access()?;
-        let parents = |manifest: &VersionedManifest| -> HashSet<String> {
-            manifest.external_dbs().iter().map(|db| db.path.clone()).collect()
-        };
-        let before = parents(&self.db.manifest());
         let unwritten = self.epoch_bytes.load(Ordering::Acquire) + self.flushing_bytes.load(Ordering::Acquire);
         access.collect_garbage(&self.branch, unwritten == 0).await?;
-        let Some(manifest) = access.manifest(&self.branch).await? else { return Ok(()) };
-        let after = parents(&manifest);
-        for path in &before {
-            let Some(parent) = path.strip_prefix("branches/").and_then(|path| BranchName::parse(path).ok()) else {
-                continue;
-            };
-            if !after.contains(path) {
-                access.collect(&parent).await?;
-            } else if !access.has_pin(&parent).await? {
+        for parent in access.parents(&self.branch).await? {
+            if !access.has_pin(&parent).await? {
                 // Nobody else keeps it tidy.
                 access.collect_garbage(&parent, true).await?;
             }
         }
+        access.sweep().await?;
         Ok(())
     }
 }
@@ -290,6 +282,31 @@ pub(crate) fn garbage_options(min_age: Duration) -> GarbageCollectorOptions {
         boundary_files_enabled: false,
         object_store_max_retries: None,
     }
+}
+
+/// The bytes of a file that belong to the branch. After a rescale a file also holds rows of other key groups; how many is
+/// estimated as if each group had as many.
+fn visible_bytes(view: &SsTableView) -> u64 {
+    let bytes = view.sst.estimate_size();
+    let group = |key: &[u8]| key.get(..2).map(|group| u64::from(u16::from_be_bytes([group[0], group[1]])));
+    let of_entry = |entry: &Option<Bytes>| entry.as_deref().and_then(group);
+    let info = &view.sst.info;
+    let (Some(range), Some(first), Some(last)) =
+        (view.visible_range(), of_entry(&info.first_entry), of_entry(&info.last_entry))
+    else {
+        return bytes;
+    };
+    let lowest = match range.start_bound() {
+        Bound::Included(key) | Bound::Excluded(key) => group(key).unwrap_or(0).max(first),
+        Bound::Unbounded => first,
+    };
+    // A bound that is no more than a key group is the end of the groups before it.
+    let end = match range.end_bound() {
+        Bound::Excluded(key) if key.len() == 2 => group(key).unwrap_or(0).min(last + 1),
+        Bound::Included(key) | Bound::Excluded(key) => group(key).map_or(0, |group| group + 1).min(last + 1),
+        Bound::Unbounded => last + 1,
+    };
+    bytes * end.saturating_sub(lowest) / (last + 1).saturating_sub(first).max(1)
 }
 
 /// A commit under way; abandons it when dropped before it is delivered.

@@ -17,7 +17,7 @@ use object_store::{
 };
 use tempfile::TempDir;
 use weir_store::promises::{ALL, branch, commit, expect, get, key, put, rows, run, whole};
-use weir_store::{Commit, ErrorKind, PageLimit, Row, StateStore, StoreError, Stores};
+use weir_store::{Commit, ErrorKind, KeyGroupRange, PageLimit, Row, Source, StateStore, StoreError, Stores};
 
 use crate::{SlateConfig, SlateStores};
 
@@ -404,6 +404,160 @@ fn a_missing_version_says_what_is_missing() {
         }
         std::fs::create_dir_all(root.join("branches/job/op/0/other")).unwrap();
         gone("job/op/0/e", "holds nothing of job/op/0/a any more").await;
+    });
+}
+
+#[test]
+fn after_a_rescale_only_own_key_groups_count() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let stores = stores_at(directory.path());
+        let parent = open(&stores, "job/op/0-of-1/a").await;
+        let rows: Vec<Row> =
+            (0..128).flat_map(|group| (0..20).map(move |i| put(group, &format!("{i:04}"), &"x".repeat(100)))).collect();
+        parent.write(rows).await.unwrap();
+        let version = try_commit(&*parent, 1).await.unwrap();
+        let mut of_parts = 0;
+        for (i, (first, last)) in [(0, 31), (32, 95), (96, 127)].into_iter().enumerate() {
+            let range = KeyGroupRange::new(first, last);
+            let source = Source { version: version.version.clone(), range };
+            let name = format!("job/op/{i}-of-3/b");
+            let part = stores.open(&branch(&name), range, &[source], 1).await.unwrap();
+            let bytes = try_commit(&*part, 2).await.unwrap().total_bytes;
+            let groups = u64::from(last - first + 1);
+            let expected = version.total_bytes * groups / 128;
+            assert!(
+                bytes.abs_diff(expected) * 10 < expected,
+                "{bytes} bytes for {groups} of 128 key groups, not {expected}"
+            );
+            of_parts += bytes;
+            part.close().await.unwrap();
+        }
+        assert!(of_parts.abs_diff(version.total_bytes) * 10 < version.total_bytes, "{of_parts}");
+        parent.close().await.unwrap();
+    });
+}
+
+#[test]
+fn any_flipped_bit_in_a_versions_manifest_is_seen() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let stores = stores_at(directory.path());
+        let version = version(&stores).await;
+        let manifests = files(directory.path(), "manifest");
+        let (mut refused, mut tried) = (0, 0);
+        let mut opened = 0;
+        for file in &manifests {
+            let whole_file = std::fs::read(file).unwrap();
+            for byte in (0..whole_file.len()).step_by(whole_file.len() / 40 + 1) {
+                let mut bytes = whole_file.clone();
+                bytes[byte] ^= 1 << (byte % 8);
+                std::fs::write(file, &bytes).unwrap();
+                tried += 1;
+                opened += 1;
+                let name = format!("job/op/{opened}/b");
+                match stores.open(&branch(&name), ALL, &[whole(&version)], 1).await {
+                    Ok(child) => {
+                        assert_eq!(rows(&*child).await.len(), 2000, "{} byte {byte}", file.display());
+                        child.close().await.unwrap();
+                    }
+                    Err(error) => {
+                        // A flip in the list of versions cannot be told from a version that was released.
+                        let kinds = [ErrorKind::Corrupt, ErrorKind::MissingVersion];
+                        assert!(kinds.contains(&error.kind()), "{error}");
+                        refused += 1;
+                    }
+                }
+            }
+            std::fs::write(file, &whole_file).unwrap();
+        }
+        println!("{tried} flips in {} manifests, {refused} refused", manifests.len());
+        assert!(refused >= 20, "{refused} of {tried}");
+    });
+}
+
+#[test]
+fn versions_of_before_checksums_are_read_and_released() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let stores = stores_at(directory.path());
+        let mut old = version(&stores).await;
+        let (id, checksum) = old.version.version.rsplit_once('-').unwrap();
+        assert_eq!(checksum.len(), 8);
+        old.version.version = id.to_owned();
+        let child = stores.open(&branch("job/op/0/b"), ALL, &[whole(&old)], 1).await.unwrap();
+        assert_eq!(rows(&*child).await.len(), 2000);
+        let reader = stores.open_read_only(&whole(&old)).await.unwrap();
+        assert_eq!(rows(&*reader).await.len(), 2000);
+        drop(reader);
+        child.close().await.unwrap();
+        stores.release(&old.version).await.unwrap();
+        let gone = stores.open(&branch("job/op/0/c"), ALL, &[whole(&old)], 1).await;
+        assert_eq!(gone.err().unwrap().kind(), ErrorKind::MissingVersion);
+    });
+}
+
+fn copy_folder(from: &FilePath, to: &FilePath) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_sweep_removes_what_a_zombie_brought_back_and_nothing_else() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let url = format!("file://{}", directory.path().display());
+        let interval = Duration::from_millis(300);
+        let stores = SlateStores::new(&url, SlateConfig { sweep_interval: interval, ..config() }).unwrap();
+        let branches = directory.path().join("branches");
+        // A version that somebody keeps, without an attempt; one with an attempt; an attempt that has written nothing yet.
+        let kept = version(&stores).await;
+        let living = open(&stores, "job1/op/0/a").await;
+        living.write(vec![put(1, "a", "1")]).await.unwrap();
+        let of_living = try_commit(&*living, 1).await.unwrap();
+        let empty = open(&stores, "job2/op/0/a").await;
+        // A version that wrote nothing itself: its rows are the kept one's.
+        let child = stores.open(&branch("job3/op/0/a"), ALL, &[whole(&kept)], 1).await.unwrap();
+        let of_child = try_commit(&*child, 2).await.unwrap();
+        child.close().await.unwrap();
+        // Branches that were removed, of which a manifest, or a file, came back.
+        for (name, back) in [("job4/op/0/a", "manifest"), ("job5/op/0/a", "compacted")] {
+            let store = open(&stores, name).await;
+            store.write(vec![put(1, "a", "1")]).await.unwrap();
+            let version = try_commit(&*store, 1).await.unwrap();
+            store.close().await.unwrap();
+            let folder = directory.path().join("branches").join(name);
+            let copy = directory.path().join("copy").join(name);
+            copy_folder(&folder, &copy);
+            stores.release(&version.version).await.unwrap();
+            assert!(!folder.exists());
+            copy_folder(&copy.join(back), &folder.join(back));
+        }
+        assert_eq!(stores.sweep().await.unwrap(), 0, "found once");
+        let start = Instant::now();
+        let mut removed = 0;
+        while removed < 2 {
+            assert!(start.elapsed() < TIMEOUT * 20, "{removed} removed");
+            tokio::time::sleep(interval / 4).await;
+            removed += stores.sweep().await.unwrap();
+        }
+        assert!(!branches.join("job4").exists() && !branches.join("job5").exists());
+        tokio::time::sleep(interval).await;
+        assert_eq!(stores.sweep().await.unwrap(), 0);
+        assert_eq!(rows(&*stores.open_read_only(&whole(&kept)).await.unwrap()).await.len(), 2000);
+        assert_eq!(rows(&*stores.open_read_only(&whole(&of_child)).await.unwrap()).await.len(), 2000);
+        assert_eq!(rows(&*stores.open_read_only(&whole(&of_living)).await.unwrap()).await.len(), 1);
+        empty.write(vec![put(1, "a", "1")]).await.unwrap();
+        try_commit(&*empty, 1).await.unwrap();
+        living.close().await.unwrap();
+        empty.close().await.unwrap();
     });
 }
 

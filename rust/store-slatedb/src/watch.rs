@@ -66,7 +66,7 @@ struct Failing {
 }
 
 /// What can be done about a damaged file.
-const RESTORE: &str = "Restore another checkpoint, or put the file back from a copy of the directory.";
+pub(crate) const RESTORE: &str = "Restore another checkpoint, or put the file back from a copy of the directory.";
 /// In the message for a file that is shorter than it was.
 const IS_CUT: &str = "is cut: it has";
 
