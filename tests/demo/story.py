@@ -55,6 +55,8 @@ class Story:
         self.cluster = Cluster(flink, run, options.backend, options.managed, options.interval)
         # Bytes of state that the cluster may hold in memory: the managed memory of its TaskManagers.
         self.working_set = (self.cluster.task_managers * options.managed) << 20
+        # When last looked: counting them costs seconds.
+        self.readings = 0
         self.sensors = (options.events or BIG_FACTOR * self.working_set // SENSOR_BYTES) if options.big else 0
 
         self.say(f"Input: {options.days} days of flights from New York in 2013, their planes and the weather")
@@ -180,16 +182,18 @@ class Story:
             if last
             else f"no checkpoint at parallelism {self.job.parallelism} yet"
         )
+        readings = f"{self.readings:,} of {self.feeder.readings:,} readings counted when last looked, " if self.readings else ""
         return (
             f"{self.feeder.given} of {len(self.feeder.steps)} files given, "
-            f"{self._flights():,} of {self.feeder.flights:,} flights counted, {checkpoint}"
+            f"{self._flights():,} of {self.feeder.flights:,} flights counted, {readings}{checkpoint}"
         )
 
     def _flights(self) -> int:
         return self.verdict.counted("carriers", "flights")
 
     def _readings(self) -> int:
-        return self.verdict.counted("sensors", "readings")
+        self.readings = self.verdict.counted("sensors", "readings")
+        return self.readings
 
     def _until(self, done: Callable[[], bool], what: str, timeout: float = 1800, pause: float = 0.5) -> None:
         """Waits, telling where the run stands, until `done`."""
