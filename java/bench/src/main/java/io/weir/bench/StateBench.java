@@ -19,7 +19,8 @@ final class StateBench {
                     "\n",
                     "usage: ./weir bench state [--json FILE] [--backend A,B] [--operations X,Y]"
                             + " [--types T,U] [--keys N]",
-                    "                          [--seconds S] [--rounds R] [--updates-a-key U] [--heap SIZE]",
+                    "                          [--seconds S] [--rounds R] [--updates-a-key U]"
+                        + " [--heap SIZE]",
                     "",
                     "Operations of Flink's state API on its own backends and on Weir, side by"
                             + " side.",
@@ -282,7 +283,8 @@ final class StateBench {
 
     private void report(String work, String metric, double aKey, Map<String, Double> values) {
         if (table.isEmpty()) {
-            StringBuilder head = new StringBuilder(String.format("%-36s%-14s%7s", "work", "metric", "a key"));
+            StringBuilder head =
+                    new StringBuilder(String.format("%-36s%-14s%7s", "work", "metric", "a key"));
             backends.forEach(backend -> head.append(String.format("%10s", backend)));
             table.add(head.append("   weir/rocksdb").toString());
         }

@@ -62,8 +62,7 @@ abstract class Workload<K, V> {
      * @param count number of keys of the benchmark
      */
     static int selected(String operation, int count) {
-        boolean fewer =
-                List.of("listGet10", "listGet30", "listUpdate").contains(operation);
+        boolean fewer = List.of("listGet10", "listGet30", "listUpdate").contains(operation);
         return fewer ? fewer(count) : count;
     }
 
