@@ -20,7 +20,7 @@ final class StateBench {
                     "usage: ./weir bench state [--json FILE] [--backend A,B] [--operations X,Y]"
                             + " [--types T,U] [--keys N]",
                     "                          [--seconds S] [--rounds R] [--updates-a-key U]"
-                        + " [--heap SIZE]",
+                            + " [--heap SIZE]",
                     "",
                     "Operations of Flink's state API on its own backends and on Weir, side by"
                             + " side.",
