@@ -65,7 +65,7 @@ impl Batch {
         self.sealed = Bytes::from(std::mem::take(&mut self.buffer));
         // By the first bytes, beside the number, then by the rest; rows of one key stay in the order of their numbers.
         let mut order: Vec<(u128, usize)> =
-            self.entries.iter().enumerate().map(|(i, entry)| (head(self.key(entry)), i)).collect();
+            self.entries.iter().enumerate().map(|(i, entry)| (head(self.key(entry), &[]), i)).collect();
         order.sort_unstable_by(|a, b| {
             a.0.cmp(&b.0)
                 .then_with(|| self.key(&self.entries[a.1]).cmp(self.key(&self.entries[b.1])))
@@ -86,10 +86,14 @@ impl Batch {
     }
 }
 
-fn head(key: &[u8]) -> u128 {
+/// The first 16 bytes of a key in two parts, as they sort.
+#[inline]
+pub(crate) fn head(prefix: &[u8], suffix: &[u8]) -> u128 {
     let mut head = [0; 16];
-    let bytes = key.len().min(head.len());
-    head[..bytes].copy_from_slice(&key[..bytes]);
+    let from_prefix = prefix.len().min(head.len());
+    head[..from_prefix].copy_from_slice(&prefix[..from_prefix]);
+    let from_suffix = suffix.len().min(head.len() - from_prefix);
+    head[from_prefix..from_prefix + from_suffix].copy_from_slice(&suffix[..from_suffix]);
     u128::from_be_bytes(head)
 }
 

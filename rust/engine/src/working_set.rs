@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use hashbrown::DefaultHashBuilder;
 
 use crate::absence::Absence;
-use crate::batch::Batch;
+use crate::batch::{Batch, head};
 use crate::epochs::Epochs;
 use crate::groups::{Groups, Position};
 use crate::index::Index;
@@ -830,17 +830,6 @@ impl<V: Resident> WorkingSet<V> {
         self.exhausted = false;
         self.trim();
     }
-}
-
-/// The first 16 bytes of a key in two parts, as they sort.
-#[inline]
-fn head(prefix: &[u8], suffix: &[u8]) -> u128 {
-    let mut head = [0; 16];
-    let from_prefix = prefix.len().min(head.len());
-    head[..from_prefix].copy_from_slice(&prefix[..from_prefix]);
-    let from_suffix = suffix.len().min(head.len() - from_prefix);
-    head[from_prefix..from_prefix + from_suffix].copy_from_slice(&suffix[..from_suffix]);
-    u128::from_be_bytes(head)
 }
 
 #[inline]
