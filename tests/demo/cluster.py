@@ -28,9 +28,10 @@ WEIR_FACTORY = "io.weir.flink.WeirStateBackendFactory"
 
 @dataclass
 class Process:
-    """A process of the cluster; `name` is what people call it."""
+    """A process of the cluster; `name` is what people call it, `id` what Flink calls a TaskManager."""
 
     name: str
+    id: str
     popen: subprocess.Popen[bytes]
 
 
@@ -134,14 +135,15 @@ class Cluster:
             raise DemoError(f"{self.flink}/conf/config.yaml has no JVM options; remove {self.flink} and run again")
         settings = {"env.java.opts.all": java[1], **self.configuration()}
         (conf / "config.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
-        self._start("jobmanager", "JobManager")
+        self._start("jobmanager", "JobManager", "jobmanager")
         for _ in range(self.task_managers):
             self.start_task_manager()
         self.wait(lambda: len(self.registered()) == self.task_managers, "the TaskManagers to register", 120)
 
     def start_task_manager(self) -> Process:
         self._started += 1
-        return self._start("taskmanager", f"TaskManager {self._started}")
+        identity = f"taskmanager-{self._started}"
+        return self._start("taskmanager", f"TaskManager {self._started}", identity, f"-Dtaskmanager.resource-id={identity}")
 
     def registered(self) -> list[dict[str, Any]]:
         """The TaskManagers that the JobManager knows; none while it starts."""
@@ -151,12 +153,11 @@ class Cluster:
             return []
 
     def process_of(self, task_manager: str) -> Process:
-        """The process behind a TaskManager's id (`127.0.0.1:<port>-<random>`): the one that listens on its RPC port."""
-        port = int(task_manager.split(":")[1].split("-")[0])
+        """The process behind a TaskManager's id."""
         for process in self.processes:
-            if port in _listening_ports(process.popen.pid):
+            if process.id == task_manager:
                 return process
-        raise DemoError(f"no process of the demo listens on the port of TaskManager {task_manager}")
+        raise DemoError(f"{task_manager}, which the JobManager knows, is no TaskManager of the demo; see {self.logs}")
 
     def forget(self, process: Process) -> None:
         """Says that this process is meant to be dead."""
@@ -222,11 +223,11 @@ class Cluster:
                 process.popen.wait()
         self.processes.clear()
 
-    def _start(self, script: str, name: str) -> Process:
+    def _start(self, script: str, name: str, identity: str, *arguments: str) -> Process:
         # In the foreground the script replaces itself by the JVM, so the process id is the JVM's.
-        with (self.logs / f"{name.replace(' ', '-').lower()}.start").open("wb") as output:
+        with (self.logs / f"{identity}.start").open("wb") as output:
             popen = subprocess.Popen(
-                [self.flink / "bin" / f"{script}.sh", "start-foreground"],
+                [self.flink / "bin" / f"{script}.sh", "start-foreground", *arguments],
                 env=self._environment(),
                 cwd=self.run,
                 stdin=subprocess.DEVNULL,
@@ -235,7 +236,7 @@ class Cluster:
                 start_new_session=True,  # Ctrl-C is the demo's to handle
                 preexec_fn=_die_with_parent,
             )
-        process = Process(name, popen)
+        process = Process(name, identity, popen)
         self.processes.append(process)
         return process
 
@@ -267,22 +268,6 @@ def _free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-
-
-def _listening_ports(pid: int) -> set[int]:
-    """The TCP ports on which a process listens, from Linux's /proc."""
-    inodes = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(descriptor)):
-                inodes.add(match[1])
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == "0A" and columns[9] in inodes:
-                ports.add(int(columns[1].rsplit(":", 1)[1], 16))
-    return ports
 
 
 def _die_with_parent() -> None:
