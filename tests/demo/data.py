@@ -33,12 +33,12 @@ def split_by_day(source: Path, stage: Path, days: int) -> list[Step]:
     weather = _lines_by_day(source / "weather.csv", first_column=1)
     flights = _lines_by_day(source / "flights.csv", first_column=0)
     planes = (source / "planes.csv").read_text().splitlines(keepends=True)[1:]
-    steps = [Step((_staged(stage, "planes", "planes.csv", planes),))]
+    steps = [Step((staged(stage, "planes", "planes.csv", planes),))]
     for day in sorted(flights)[:days]:
         name = f"{day[0]}-{day[1]:02}-{day[2]:02}.csv"
-        files = [_staged(stage, "flights", name, flights[day])]
+        files = [staged(stage, "flights", name, flights[day])]
         if day in weather:
-            files.insert(0, _staged(stage, "weather", name, weather[day]))
+            files.insert(0, staged(stage, "weather", name, weather[day]))
         steps.append(Step(tuple(files), len(flights[day])))
     return steps
 
@@ -47,14 +47,21 @@ def make_readings(stage: Path, sensors: int, first: int) -> Step:
     """Writes one file with a first reading of each of `sensors` new sensors, numbered from `first`."""
     numbers = random.Random(first)
     lines = [f"{sensor},{numbers.randrange(1_000_000)}\n" for sensor in range(first, first + sensors)]
-    return Step((_staged(stage, "readings", f"new-{first:09}.csv", lines),), readings=sensors)
+    return Step((staged(stage, "readings", f"new-{first:09}.csv", lines),), readings=sensors)
 
 
 def make_later_readings(stage: Path, rows: int, sensors: int, number: int) -> Step:
     """Writes one file with `rows` readings of random sensors that have been seen: cold state is read and changed."""
     numbers = random.Random(f"later {number}")
     lines = [f"{numbers.randrange(sensors)},{numbers.randrange(1_000_000)}\n" for _ in range(rows)]
-    return Step((_staged(stage, "readings", f"later-{number:04}.csv", lines),), readings=rows)
+    return Step((staged(stage, "readings", f"later-{number:04}.csv", lines),), readings=rows)
+
+
+def give(step: Step, target: Path) -> None:
+    """Moves a step's files into the watched folders below `target`."""
+    # A move within a file system is atomic, so Flink never sees half a file.
+    for source, path in step.files:
+        source.rename(target / path)
 
 
 class Feeder:
@@ -99,19 +106,14 @@ class Feeder:
         """Gives a step that is not one of `steps`, at once."""
         self.flights += step.flights
         self.readings += step.readings
-        self._give(step)
-
-    def _give(self, step: Step) -> None:
-        # A move within a file system is atomic, so Flink never sees half a file.
-        for staged, path in step.files:
-            staged.rename(self._target / path)
+        give(step, self._target)
 
     def _feed(self) -> None:
         while not self._stopped.is_set() and self.left:
             if self.waiting:
                 time.sleep(0.05)
                 continue
-            self._give(self.steps[self.given])
+            give(self.steps[self.given], self._target)
             self.given += 1
             self._stopped.wait(self._pause)
 
@@ -126,7 +128,8 @@ def _lines_by_day(path: Path, first_column: int) -> dict[tuple[int, int, int], l
     return days
 
 
-def _staged(stage: Path, folder: str, name: str, lines: list[str]) -> tuple[Path, Path]:
+def staged(stage: Path, folder: str, name: str, lines: list[str]) -> tuple[Path, Path]:
+    """Writes a file for a step; it lies below `stage` until `give` moves it."""
     path = stage / folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines))

@@ -1,33 +1,19 @@
 """A real Flink job keeps its state in Weir, loses a worker, changes its parallelism, and is right to the row.
 
-Run by `./weir demo`. What happens is told in story; install gets what is needed, data makes the input, cluster and job
-speak to Flink, verdict compares with DuckDB, report prints.
+Run by `./weir demo`. What happens is told in story; install gets what is needed, session has the run's folder, data makes
+the input, cluster and job speak to Flink, fluss starts the store's servers, verdict compares with DuckDB, report prints.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import shutil
-import signal
 import sys
-import time
 from pathlib import Path
-from typing import IO, NoReturn
 
 import install
-from install import DemoError
-
-ROOT = Path(__file__).resolve().parents[2]
-HOME = ROOT / ".weir"
-JARS = ROOT / "java" / "flink" / "build" / "libs"
+from session import HOME, Session
 
 DAYS, SMALL_DAYS, FEWEST_DAYS = 365, 40, 10
-
-#: In the folder of a run with --keep.
-KEPT = "keep"
-
-interrupted = False
 
 
 def parse() -> argparse.Namespace:
@@ -59,83 +45,16 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    run = HOME / "demo" / time.strftime("%Y%m%d-%H%M%S")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
-    passed = False
-    try:
-        install.enter_environment(HOME)
-        install.check_java()
-        with lock(HOME / "demo.lock"):
-            flink, source = install.flink(HOME), install.flights(HOME)
-            place_jar(flink, options.backend)
-            from story import Story  # needs DuckDB, which the environment has
 
-            for earlier in run.parent.glob("*"):
-                clear(earlier, (earlier / KEPT).exists(), False)  # of a run that was killed, only the logs stay
-            run.mkdir(parents=True)
-            if options.keep:
-                (run / KEPT).touch()
-            report = Story(options, run, flink, source).run()
-            report.print()
-        if wrong := report.wrong():
-            print(f"VERDICT: FAILED: {'; '.join(wrong)}. Logs: {run / 'log'}")
-        else:
-            passed = True
-            print("VERDICT: exact. Every result row equals what DuckDB computes from the same files.")
-        return 0 if passed else 1
-    except DemoError as error:
-        print(f"\nThe demo failed: {error}", file=sys.stderr)
-        return 1
-    except (KeyboardInterrupt, RuntimeError):
-        if not interrupted:
-            raise
-        print(f"\nInterrupted; everything that was started is stopped. Logs: {run / 'log'}", file=sys.stderr)
-        return 130
-    finally:
-        clear(run, options.keep, passed)
+    def body(flink: Path, run: Path) -> list[str]:
+        from story import Story  # needs DuckDB, which the environment has
 
+        report = Story(options, run, flink, install.flights(HOME)).run()
+        report.print()
+        return report.wrong()
 
-def place_jar(flink: Path, backend: str) -> None:
-    """Puts the Weir jar, and only if it is asked for, into Flink's lib/."""
-    for old in (flink / "lib").glob("weir-*.jar"):
-        old.unlink()
-    if backend == "weir":
-        jars = list(JARS.glob("weir-flink-*.jar"))
-        if len(jars) != 1:
-            raise DemoError(
-                f"there must be one weir-flink-*.jar in {JARS}, and there are {len(jars)}; ./weir build makes it"
-            )
-        shutil.copy(jars[0], flink / "lib")
-
-
-def lock(path: Path) -> IO[str]:
-    """Keeps two runs from sharing one Flink folder, until it is closed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stream = path.open("w")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise DemoError("another demo runs; wait for it or stop it") from None
-    return stream
-
-
-def clear(run: Path, keep: bool, passed: bool) -> None:
-    """Removes what the run wrote; of a failed one the logs and the configuration stay."""
-    if keep or not run.exists():
-        return
-    if passed:
-        shutil.rmtree(run, ignore_errors=True)
-        return
-    for path in run.iterdir():
-        if path.is_dir() and path.name not in ("log", "conf"):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def interrupt(*_: object) -> NoReturn:
-    global interrupted
-    interrupted = True  # DuckDB turns the exception into one of its own
-    raise KeyboardInterrupt
+    session = Session("demo", options.backend, options.keep)
+    return session.run(body, "Every result row equals what DuckDB computes from the same files.")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,13 @@ PATIENCE = 8
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A completed checkpoint: `bytes` written for it, `state` its full size, `seconds` from trigger to completion."""
+    """A completed checkpoint: `bytes` written for it, `state` its full size, `seconds` from trigger to completion.
+
+    `began` is in seconds since the epoch.
+    """
 
     id: int
+    began: float
     bytes: int
     state: int
     seconds: float
@@ -76,14 +80,29 @@ class Job:
     def completed(self) -> list[Checkpoint]:
         """The completed checkpoints, oldest first."""
         return [
-            Checkpoint(each["id"], each["checkpointed_size"], each["state_size"], each["end_to_end_duration"] / 1000)
+            Checkpoint(
+                each["id"],
+                each["trigger_timestamp"] / 1000,
+                each["checkpointed_size"],
+                each["state_size"],
+                each["end_to_end_duration"] / 1000,
+            )
             for each in reversed(self._checkpoints()["history"])
             if each["status"] == "COMPLETED"
         ]
 
+    def counts(self) -> dict[str, int]:
+        """How many checkpoints were completed, failed and restored so far."""
+        counts = self._checkpoints()["counts"]
+        return {name: int(counts[name]) for name in ("completed", "failed", "restored")}
+
     def restored(self) -> int:
         """The id of the checkpoint last restored, 0 if none."""
         return int((self._checkpoints()["latest"]["restored"] or {}).get("id", 0))
+
+    def restored_at(self) -> float:
+        """When a checkpoint was last restored, in seconds since the epoch; 0 if none was."""
+        return float((self._checkpoints()["latest"]["restored"] or {}).get("restore_timestamp", 0)) / 1000
 
     def wait_running(self, timeout: float = 180) -> None:
         self.cluster.wait(self.running, "all tasks of the job to run", timeout)

@@ -48,11 +48,7 @@ class Report:
     def wrong(self) -> list[str]:
         """What speaks against the run; nothing if all is right."""
         return [
-            *(
-                f"{each.table} differs in {each.missing + each.surplus:,} rows"
-                for each in self.results
-                if not each.equal
-            ),
+            *differences(self.results),
             *(["the kill came after the input's end"] if not self.left_at_kill else []),
             *(f"no checkpoint was restored after {each.what}" for each in self.restores if not each.checkpoint),
         ]
@@ -72,21 +68,9 @@ class Report:
                 f"at most {mb(self.working_set)}, the managed memory; the state is {ratio:.1f} times that",
             )
         )
-        load = ", ".join(f"{each:.0f}" for each in os.getloadavg())
-        print(line("Machine", f"{os.cpu_count()} processors, load {load} (last 1, 5, 15 minutes)"))
+        print(line("Machine", machine()))
         print()
-        print(
-            f"{'checkpoints':<34}{'number':>7}{'seconds: median':>17}{'max':>7}"
-            f"{'written: median':>17}{'max':>10}{'full size':>11}"
-        )
-        for phase in self.phases:
-            if phase.checkpoints:
-                seconds = [each.seconds for each in phase.checkpoints]
-                written = [each.bytes for each in phase.checkpoints]
-                print(
-                    f"{phase.name:<34}{len(seconds):>7}{statistics.median(seconds):>17.2f}{max(seconds):>7.2f}"
-                    f"{mb(statistics.median(written)):>17}{mb(max(written)):>10}{mb(phase.checkpoints[-1].state):>11}"
-                )
+        print_phases(self.phases)
         print()
         if self.kill:
             print(
@@ -99,17 +83,46 @@ class Report:
                 f"first new result after {each.seconds:.1f} s"
             )
         print()
-        print(f"{'query':<14}{'rows':>10}{'changes':>11}{'missing':>9}{'surplus':>9}  what it is")
-        for result in self.results:
-            print(
-                f"{result.table:<14}{result.rows:>10,}{result.changes:>11,}{result.missing:>9,}{result.surplus:>9,}"
-                f"  {result.title}"
-            )
-            for sample in result.samples:
-                print(f"    {sample}")
+        print_results(self.results)
         for failure in self.unplanned:
             print(f"WARNING: the job also failed and recovered by itself: {failure.trace.splitlines()[0]}")
         print()
+
+
+def differences(results: list[Result]) -> list[str]:
+    """The queries whose result is not what it must be."""
+    return [f"{each.table} differs in {each.missing + each.surplus:,} rows" for each in results if not each.equal]
+
+
+def print_phases(phases: list[Phase]) -> None:
+    print(
+        f"{'checkpoints':<34}{'number':>7}{'seconds: median':>17}{'max':>7}"
+        f"{'written: median':>17}{'max':>10}{'full size':>11}"
+    )
+    for phase in phases:
+        if phase.checkpoints:
+            seconds = [each.seconds for each in phase.checkpoints]
+            written = [each.bytes for each in phase.checkpoints]
+            print(
+                f"{phase.name:<34}{len(seconds):>7}{statistics.median(seconds):>17.2f}{max(seconds):>7.2f}"
+                f"{mb(statistics.median(written)):>17}{mb(max(written)):>10}{mb(phase.checkpoints[-1].state):>11}"
+            )
+
+
+def print_results(results: list[Result]) -> None:
+    print(f"{'query':<14}{'rows':>10}{'changes':>11}{'missing':>9}{'surplus':>9}  what it is")
+    for result in results:
+        print(
+            f"{result.table:<14}{result.rows:>10,}{result.changes:>11,}{result.missing:>9,}{result.surplus:>9,}"
+            f"  {result.title}"
+        )
+        for sample in result.samples:
+            print(f"    {sample}")
+
+
+def machine() -> str:
+    load = ", ".join(f"{each:.0f}" for each in os.getloadavg())
+    return f"{os.cpu_count()} processors, load {load} (last 1, 5, 15 minutes)"
 
 
 def mb(size: float) -> str:

@@ -23,6 +23,8 @@ import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
+from zookeeper import ZooKeeper
+
 HOME = Path(__file__).resolve().parents[2] / ".weir" / "fluss"
 MAVEN = "https://repo1.maven.org/maven2"
 VERSION = "0.9.1-incubating"
@@ -170,6 +172,32 @@ class Cluster:
             "root": str(self.root),
             "processes": {name: self.process(name) for name in self.names()},
         }
+
+    def behind(self) -> list[str] | None:
+        """The buckets of which a replica lacks something or is gone; `None` if ZooKeeper does not say.
+
+        While a bucket is one of them, losing another of its servers can cost what was acknowledged.
+        """
+        tables, found = "/fluss/tabletservers/tables", []
+        try:
+            with ZooKeeper(self.layout()["zookeeper"]) as nodes:
+                for table in nodes.children(tables):
+                    assigned = json.loads(nodes.data(f"{tables}/{table}") or b"{}").get("buckets", {})
+                    for bucket, replicas in assigned.items():
+                        state = json.loads(nodes.data(f"{tables}/{table}/buckets/{bucket}/leader_isr") or b"{}")
+                        if set(state.get("isr", [])) != set(replicas):
+                            found.append(f"table {table} bucket {bucket}: {state.get('isr')} of {replicas}")
+        except OSError:
+            return None
+        return found
+
+    def settle(self) -> None:
+        """Waits until every replica has everything."""
+        deadline = time.monotonic() + START_SECONDS
+        while (behind := self.behind()) != []:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"replicas are behind after {START_SECONDS} s: {behind}; see {self.root}/log")
+            time.sleep(0.2)
 
     # Configuration.
 
@@ -334,7 +362,7 @@ def _die_with_parent() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Keeps a cluster until standard input ends, obeying its lines: `kill NAME`, `start NAME`, `signal NAME NUMBER`."""
+    """Keeps a cluster until standard input ends, obeying its lines: `kill NAME`, `start NAME`, `signal NAME NUMBER`, `settle`."""
     cluster = Cluster(options.root)
 
     def interrupted(number: int, _frame: object) -> NoReturn:
@@ -346,13 +374,15 @@ def run(options: argparse.Namespace) -> None:
         cluster.start(options.tablets, options.port, options.sasl, dies_with_parent=True)
         print(json.dumps(cluster.status()), flush=True)
         for line in sys.stdin:
-            verb, name, *rest = line.split()
+            verb, *rest = line.split()
             if verb == "kill":
-                cluster.kill(name)
+                cluster.kill(rest[0])
             elif verb == "start":
-                cluster.launch(name, dies_with_parent=True)
+                cluster.launch(rest[0], dies_with_parent=True)
             elif verb == "signal":
-                cluster.signal(name, int(rest[0]))
+                cluster.signal(rest[0], int(rest[1]))
+            elif verb == "settle":
+                cluster.settle()
             else:
                 raise ClusterError(f"unknown command {line!r}")
             print("done", flush=True)
@@ -422,6 +452,8 @@ def main() -> int:
         for name, pid in status["processes"].items():
             print(f"{name:<12} {f'runs, process {pid}' if pid else 'does not run'}")
         print(f"bootstrap servers: {status['bootstrap']}; folder: {status['root']}")
+        for bucket in cluster.behind() or []:
+            print(f"behind: {bucket}")
         return 1 if options.verb == "status" and None in status["processes"].values() else 0
     except ClusterError as error:
         print(f"weir fluss: {error}", file=sys.stderr)
