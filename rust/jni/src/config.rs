@@ -1,6 +1,7 @@
 //! The configuration strings of `open` and `releaseVersion`: `key, value, key, value, …`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -16,8 +17,12 @@ pub const MAX_DIRTY_BYTES: &str = "engine.max-dirty-bytes";
 /// Worker threads of the process's native runtime; counts where it is not running yet.
 pub const RUNTIME_THREADS: &str = "runtime.threads";
 
-/// Settings of the embedded store begin so; the store knows their names.
+/// Settings of the embedded store begin so; `stores` knows their names.
 pub const SLATEDB_PREFIX: &str = "slatedb.";
+/// Settings of the store on Fluss begin so.
+pub const FLUSS_PREFIX: &str = "fluss.";
+/// The one setting that is never printed.
+pub const FLUSS_PASSWORD: &str = "fluss.password";
 
 const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -27,11 +32,34 @@ pub struct Config {
     pub working_set_bytes: Option<usize>,
     pub max_dirty_bytes: Option<usize>,
     pub runtime_threads: usize,
-    /// What tells two stores of one root apart: every setting that begins with [`SLATEDB_PREFIX`], and the time-out.
-    pub store: BTreeMap<String, String>,
+    /// Every setting of a store, and the time-out.
+    store: Settings,
+}
+
+/// What tells two stores of one root apart. The password among them is never printed.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Settings(BTreeMap<String, String>);
+
+impl Settings {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.iter().map(|(key, value)| (key, if key == FLUSS_PASSWORD { "***" } else { value }));
+        f.debug_map().entries(shown).finish()
+    }
 }
 
 impl Config {
+    /// The settings of the store whose settings begin with `prefix`, and the time-out.
+    pub fn store(&self, prefix: &str) -> Settings {
+        let of_store = self.store.iter().filter(|(key, _)| *key == STORE_TIMEOUT || key.starts_with(prefix));
+        Settings(of_store.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](weir_store::ErrorKind::InvalidArgument) naming the key, if it is unknown, is given
     /// twice, has no value, or has one that is not what it takes.
@@ -41,7 +69,7 @@ impl Config {
             working_set_bytes: None,
             max_dirty_bytes: None,
             runtime_threads: runtime::DEFAULT_THREADS,
-            store: BTreeMap::new(),
+            store: Settings::default(),
         };
         let mut seen = BTreeMap::new();
         for pair in pairs.chunks(2) {
@@ -63,11 +91,11 @@ impl Config {
                         )));
                     }
                 }
-                _ if key.starts_with(SLATEDB_PREFIX) => {}
+                _ if key.starts_with(SLATEDB_PREFIX) || key.starts_with(FLUSS_PREFIX) => {}
                 _ => return Err(unknown(key)),
             }
-            if key == STORE_TIMEOUT || key.starts_with(SLATEDB_PREFIX) {
-                config.store.insert(key.clone(), value.clone());
+            if key == STORE_TIMEOUT || key.starts_with(SLATEDB_PREFIX) || key.starts_with(FLUSS_PREFIX) {
+                config.store.0.insert(key.clone(), value.clone());
             }
         }
         Ok(config)
@@ -93,14 +121,28 @@ mod tests {
 
     #[test]
     fn keys_are_read_and_the_rest_has_defaults() {
-        let config =
-            parse(&["store.timeout-ms", "1500", "slatedb.block-cache-bytes", "7", "runtime.threads", "3"]).unwrap();
+        let pairs = ["store.timeout-ms", "1500", "slatedb.block-cache-bytes", "7", "runtime.threads", "3"];
+        let config = parse(&[&pairs[..], &["fluss.buckets", "4"]].concat()).unwrap();
         assert_eq!(config.store_timeout, Duration::from_millis(1500));
         assert_eq!(config.runtime_threads, 3);
         assert_eq!(config.working_set_bytes, None);
-        let store: Vec<&str> = config.store.keys().map(String::as_str).collect();
-        assert_eq!(store, ["slatedb.block-cache-bytes", "store.timeout-ms"]);
+        let of = |prefix| {
+            let settings = config.store(prefix);
+            settings.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>()
+        };
+        assert_eq!(of(SLATEDB_PREFIX), ["slatedb.block-cache-bytes=7", "store.timeout-ms=1500"]);
+        assert_eq!(of(FLUSS_PREFIX), ["fluss.buckets=4", "store.timeout-ms=1500"]);
         assert_eq!(parse(&[]).unwrap().store_timeout, DEFAULT_STORE_TIMEOUT);
+    }
+
+    #[test]
+    fn a_password_is_never_printed() {
+        let pairs = ["fluss.user", "flink", FLUSS_PASSWORD, "hunter2"];
+        let config = parse(&pairs).unwrap();
+        let printed = format!("{config:?} {:?}", config.store(FLUSS_PREFIX));
+        assert!(printed.contains("flink") && printed.contains("***") && !printed.contains("hunter2"), "{printed}");
+        let twice = parse(&[&pairs[..], &pairs[2..]].concat()).unwrap_err().to_string();
+        assert!(twice.contains(FLUSS_PASSWORD) && !twice.contains("hunter2"), "{twice}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub fn handle(threads: usize) -> Result<Handle> {
         .on_thread_stop(|| {
             LIVE_THREADS.fetch_sub(1, Ordering::Relaxed);
         })
-        .enable_time()
+        .enable_all()
         .build()
         .map_err(|error| {
             Failure::new(ErrorKind::Internal, format!("cannot start {threads} native threads: {error}"))

@@ -11,14 +11,19 @@ use url::Url;
 use weir_store::Stores;
 use weir_store::long_keys::LongKeyStores;
 use weir_store::memory::MemoryStores;
+use weir_store_fluss::{Credentials, FlussConfig, FlussStores};
 use weir_store_slatedb::{BlockCache, SlateConfig, SlateStores};
 
-use crate::config::{Config, STORE_TIMEOUT, number, unknown};
+use crate::config::{Config, FLUSS_PASSWORD, FLUSS_PREFIX, SLATEDB_PREFIX, STORE_TIMEOUT, Settings, number, unknown};
 use crate::error::{Failure, Result};
 
-type Key = (String, BTreeMap<String, String>);
+/// What the root of a store on Fluss begins with.
+const FLUSS_SCHEME: &str = "fluss://";
 
-static EMBEDDED: Mutex<Option<HashMap<Key, Weak<dyn Stores>>>> = Mutex::new(None);
+/// A root and the settings of its store.
+type Key = (String, Settings);
+
+static SHARED: Mutex<Option<HashMap<Key, Weak<dyn Stores>>>> = Mutex::new(None);
 /// Kept for the life of the process: what a memory store holds must outlive the backends of a test.
 static MEMORY: Mutex<BTreeMap<String, MemoryStores>> = Mutex::new(BTreeMap::new());
 
@@ -28,13 +33,23 @@ static MEMORY: Mutex<BTreeMap<String, MemoryStores>> = Mutex::new(BTreeMap::new(
 /// [`ErrorKind::InvalidArgument`](weir_store::ErrorKind::InvalidArgument) if `root` is no URI of a scheme that has a
 /// store, naming the scheme and those that have.
 pub fn at(root: &str, config: &Config, runtime: &Handle) -> Result<Arc<dyn Stores>> {
+    // A list of servers is no host of a URL.
+    if let Some(place) = root.strip_prefix(FLUSS_SCHEME) {
+        let settings = config.store(FLUSS_PREFIX);
+        return shared(root, settings, |settings| Ok(FlussStores::new(fluss_config(root, place, config, settings)?)));
+    }
     let url =
         Url::parse(root).map_err(|error| Failure::invalid(format!("store root '{root}' is not a URI: {error}")))?;
     match url.scheme() {
-        "file" => embedded(root, &url, config, runtime),
+        "file" => shared(url.as_str().trim_end_matches('/'), config.store(SLATEDB_PREFIX), |settings| {
+            // Its background work belongs to the process's runtime.
+            let _entered = runtime.enter();
+            Ok(SlateStores::new(root, slate_config(config, settings)?)?)
+        }),
         "memory" => memory(root, &url),
         scheme => Err(Failure::invalid(format!(
-            "store root '{root}' has scheme '{scheme}'; allowed are file:///absolute/directory and memory://name"
+            "store root '{root}' has scheme '{scheme}'; allowed are file:///absolute/directory, \
+             fluss://server:port,…/database and memory://name"
         ))),
     }
 }
@@ -48,27 +63,29 @@ fn memory(root: &str, url: &Url) -> Result<Arc<dyn Stores>> {
     Ok(Arc::new(LongKeyStores::new(Arc::new(stores))))
 }
 
-fn embedded(root: &str, url: &Url, config: &Config, runtime: &Handle) -> Result<Arc<dyn Stores>> {
-    let key = (url.as_str().trim_end_matches('/').to_owned(), config.store.clone());
-    let mut all = EMBEDDED.lock();
+/// The stores that the process has at this root with these settings, or else new ones.
+fn shared<S: Stores>(
+    root: &str,
+    settings: Settings,
+    new: impl FnOnce(&Settings) -> Result<S>,
+) -> Result<Arc<dyn Stores>> {
+    let key = (root.to_owned(), settings);
+    let mut all = SHARED.lock();
     let all = all.get_or_insert_default();
     if let Some(stores) = all.get(&key).and_then(Weak::upgrade) {
         return Ok(stores);
     }
     all.retain(|_, stores| stores.strong_count() > 0);
-    let slate = slate_config(config)?;
-    // Its background work belongs to the process's runtime.
-    let _entered = runtime.enter();
-    let stores: Arc<dyn Stores> = Arc::new(LongKeyStores::new(Arc::new(SlateStores::new(root, slate)?)));
+    let stores: Arc<dyn Stores> = Arc::new(LongKeyStores::new(Arc::new(new(&key.1)?)));
     all.insert(key, Arc::downgrade(&stores));
     Ok(stores)
 }
 
-fn slate_config(config: &Config) -> Result<SlateConfig> {
+fn slate_config(config: &Config, settings: &Settings) -> Result<SlateConfig> {
     let mut slate = SlateConfig { store_timeout: config.store_timeout, ..SlateConfig::default() };
-    for (key, value) in &config.store {
+    for (key, value) in settings.iter() {
         let millis = || number(key, value).map(Duration::from_millis);
-        match key.as_str() {
+        match key {
             STORE_TIMEOUT => {}
             "slatedb.write-buffer-bytes" => slate.write_buffer_bytes = number(key, value)?,
             "slatedb.block-cache-bytes" => slate.block_cache = BlockCache::new(number(key, value)?),
@@ -88,6 +105,42 @@ fn slate_config(config: &Config) -> Result<SlateConfig> {
         }
     }
     Ok(slate)
+}
+
+/// `place`: `server:port,…/database`.
+fn fluss_config(root: &str, place: &str, config: &Config, settings: &Settings) -> Result<FlussConfig> {
+    let (servers, database) = match place.split_once('/') {
+        Some((servers, database)) if !servers.is_empty() && !database.is_empty() && !database.contains('/') => {
+            (servers, database)
+        }
+        _ => {
+            let message =
+                format!("store root '{root}' names no database of Fluss: expected fluss://server:port,…/database");
+            return Err(Failure::invalid(message));
+        }
+    };
+    let mut fluss = FlussConfig { timeout: config.store_timeout, ..FlussConfig::new(servers, database) };
+    let (mut user, mut password) = (None, None);
+    for (key, value) in settings.iter() {
+        match key {
+            STORE_TIMEOUT => {}
+            "fluss.buckets" => fluss.buckets = number(key, value)?,
+            "fluss.replication" => fluss.replication = number(key, value)?,
+            "fluss.remembered-keys" => fluss.remembered_keys = number(key, value)?,
+            "fluss.user" => user = Some(value.to_owned()),
+            FLUSS_PASSWORD => password = Some(value.to_owned()),
+            _ => return Err(unknown(key)),
+        }
+    }
+    fluss.credentials = match (user, password) {
+        (Some(user), Some(password)) => Some(Credentials { user, password }),
+        (None, None) => None,
+        (user, _) => {
+            let (given, missing) = if user.is_some() { ("user", "password") } else { ("password", "user") };
+            return Err(Failure::invalid(format!("fluss.{given} is set, but not fluss.{missing}")));
+        }
+    };
+    Ok(fluss)
 }
 
 #[cfg(test)]
@@ -125,5 +178,35 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &second));
         let other = at("file:///tmp/weir-stores-test", &[]).unwrap();
         assert!(!Arc::ptr_eq(&first, &other));
+    }
+
+    #[test]
+    fn a_root_on_fluss_names_servers_and_database() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let at = |root: &str, pairs: &[&str]| super::at(root, &config(pairs), runtime.handle());
+        let sasl = ["fluss.user", "flink", "fluss.password", "hunter2"];
+        // Nothing connects before a branch is opened.
+        let first = at("fluss://one:9123,two:9123/weir", &sasl).unwrap();
+        assert!(Arc::ptr_eq(&first, &at("fluss://one:9123,two:9123/weir", &sasl).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &at("fluss://one:9123,two:9123/weir", &[]).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &at("fluss://one:9123,two:9123/other", &sasl).unwrap()));
+
+        let pairs = ["store.timeout-ms", "1500", "fluss.buckets", "4", "fluss.replication", "3"];
+        let pairs = config(&[&pairs[..], &["fluss.remembered-keys", "7"], &sasl].concat());
+        let read = fluss_config("", "[::1]:9123,two:9123/weir", &pairs, &pairs.store(FLUSS_PREFIX)).unwrap();
+        assert_eq!((read.bootstrap_servers.as_str(), read.database.as_str()), ("[::1]:9123,two:9123", "weir"));
+        assert_eq!((read.buckets, read.replication, read.remembered_keys), (4, 3, 7));
+        assert_eq!(read.timeout, Duration::from_millis(1500));
+        let credentials = read.credentials.as_ref().unwrap();
+        assert_eq!((credentials.user.as_str(), credentials.password.as_str()), ("flink", "hunter2"));
+        assert!(!format!("{read:?}").contains("hunter2"));
+
+        for root in ["fluss://one:9123", "fluss://one:9123/", "fluss:///weir", "fluss://one:9123/weir/more"] {
+            let refusal = refusal(at(root, &[]));
+            assert!(refusal.contains(root) && refusal.contains("/database"), "{refusal}");
+        }
+        assert!(refusal(at("fluss://one:9123/weir", &["fluss.no-such", "1"])).contains("fluss.no-such"));
+        let alone = refusal(at("fluss://one:9123/weir", &sasl[2..]));
+        assert!(alone.contains("fluss.user") && !alone.contains("hunter2"), "{alone}");
     }
 }

@@ -67,13 +67,14 @@ struct Shared {
 }
 
 impl Shared {
-    async fn connect(config: &Arc<FlussConfig>) -> Result<Arc<Self>> {
+    /// `None` if there is no control table and none is to be made.
+    async fn connect(config: &Arc<FlussConfig>, create: bool) -> Result<Option<Arc<Self>>> {
         let lookups = Arc::new(Lookups::new(config).await?);
         let writer = Arc::new(Writer::new(config, false).await?);
         let tables = Tables::new(FlussConfig::clone(config));
-        let table = tables.control(&writer, &lookups).await?;
+        let Some(table) = tables.control(&writer, &lookups, create).await? else { return Ok(None) };
         let control = Control::new(table, writer, lookups.clone(), random());
-        Ok(Arc::new(Self { config: config.clone(), lookups, tables, control, runtime: Handle::current() }))
+        Ok(Some(Arc::new(Self { config: config.clone(), lookups, tables, control, runtime: Handle::current() })))
     }
 
     async fn rows_table(&self, name: &str, create: bool) -> Result<Option<Arc<Table>>> {
@@ -132,7 +133,18 @@ impl FlussStores {
     }
 
     async fn shared(&self) -> Result<&Arc<Shared>> {
-        self.shared.get_or_try_init(|| Shared::connect(&self.config)).await
+        let connect = async || Ok(Shared::connect(&self.config, true).await?.expect("made if it is missing"));
+        self.shared.get_or_try_init(connect).await
+    }
+
+    /// `None` where no branch was ever opened; nothing is made there.
+    async fn shared_if_there(&self) -> Result<Option<&Arc<Shared>>> {
+        let connect = async || Shared::connect(&self.config, false).await.map_err(Some)?.ok_or(None);
+        match self.shared.get_or_try_init(connect).await {
+            Ok(shared) => Ok(Some(shared)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
     }
 
     /// The paths of all branches of which anything is left.
@@ -321,7 +333,7 @@ impl Stores for FlussStores {
 
     fn release<'a>(&'a self, version: &'a VersionRef) -> BoxFuture<'a, Result<()>> {
         async move {
-            let shared = self.shared().await?;
+            let Some(shared) = self.shared_if_there().await? else { return Ok(()) };
             let entries = shared.control.read(&home(&version.branch)).await?;
             let of_branch = entries.iter().filter(|entry| entry.branch == version.branch);
             let (released, others): (Vec<&Entry>, Vec<&Entry>) =

@@ -144,9 +144,9 @@ impl Tables {
         self.table(writer, lookups, name, create, false).await
     }
 
-    /// The control table, which is made if it is missing.
-    pub async fn control(&self, writer: &Writer, lookups: &Lookups) -> Result<Arc<Table>> {
-        Ok(self.table(writer, lookups, CONTROL_TABLE, true, true).await?.expect("made if it is missing"))
+    /// The control table, or `None` if it is not there.
+    pub async fn control(&self, writer: &Writer, lookups: &Lookups, create: bool) -> Result<Option<Arc<Table>>> {
+        self.table(writer, lookups, CONTROL_TABLE, create, true).await
     }
 
     async fn table(

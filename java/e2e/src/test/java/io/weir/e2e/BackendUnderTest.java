@@ -10,17 +10,38 @@ import java.nio.file.Path;
 
 /**
  * Which state backend the tests run on: Weir, or with {@code -Dweir.test.backend=hashmap} (or
- * {@code rocksdb}) one of Flink's, to tell a wrong test from a wrong backend.
+ * {@code rocksdb}) one of Flink's, to tell a wrong test from a wrong backend. Weir keeps its rows
+ * in the embedded store, or with {@code -Dweir.test.fluss=HOST:PORT} in that Fluss cluster, which
+ * may have one tablet server and ask for a user's name and password ({@code weir.test.fluss.user},
+ * {@code weir.test.fluss.password}).
  */
 public final class BackendUnderTest {
     private static final String WEIR = "io.weir.flink.WeirStateBackendFactory";
 
     public static final String NAME = System.getProperty("weir.test.backend", WEIR);
 
+    /** Bootstrap servers of the Fluss cluster, or null. */
+    public static final String FLUSS = System.getProperty("weir.test.fluss");
+
+    public static final String FLUSS_USER = System.getProperty("weir.test.fluss.user");
+    public static final String FLUSS_PASSWORD = System.getProperty("weir.test.fluss.password");
+
+    /** Of this process alone. */
+    public static final String FLUSS_DATABASE = "e2e-" + ProcessHandle.current().pid();
+
     private BackendUnderTest() {}
 
     public static boolean isWeir() {
         return NAME.equals(WEIR);
+    }
+
+    public static boolean isOnFluss() {
+        return isWeir() && FLUSS != null;
+    }
+
+    /** On files, which a test may look at. */
+    public static boolean isEmbedded() {
+        return isWeir() && FLUSS == null;
     }
 
     /**
@@ -34,10 +55,28 @@ public final class BackendUnderTest {
         if (isWeir()) {
             configuration.setString("state.backend.weir.memory.working-set", workingSet);
         }
+        if (isOnFluss()) {
+            configuration.setString("state.backend.weir.store", "fluss");
+            configuration.setString("state.backend.weir.fluss.bootstrap-servers", FLUSS);
+            configuration.setString("state.backend.weir.fluss.database", FLUSS_DATABASE);
+            configuration.setString("state.backend.weir.fluss.buckets", "2");
+            configuration.setString("state.backend.weir.fluss.replication", "1");
+        }
+        configuration.addAll(clusterConfiguration());
         return configuration;
     }
 
-    /** A backend that keeps its store in {@code directory}. */
+    /** What a JobManager has to know beforehand, to give back what checkpoints held. */
+    public static Configuration clusterConfiguration() {
+        Configuration configuration = new Configuration();
+        if (isOnFluss() && FLUSS_USER != null) {
+            configuration.setString("state.backend.weir.fluss.sasl.username", FLUSS_USER);
+            configuration.setString("state.backend.weir.fluss.sasl.password", FLUSS_PASSWORD);
+        }
+        return configuration;
+    }
+
+    /** A backend that keeps an embedded store in {@code directory}. */
     public static StateBackend load(String workingSet, Path directory) throws Exception {
         Configuration configuration = configuration(workingSet);
         if (isWeir()) {

@@ -1,5 +1,6 @@
 package io.weir.flink;
 
+import io.weir.flink.errors.InvalidArgumentException;
 import io.weir.flink.errors.StoreUnavailableException;
 import io.weir.flink.nativelib.OwnedFiles;
 
@@ -11,6 +12,8 @@ import org.apache.flink.runtime.execution.Environment;
 import org.apache.flink.runtime.state.CheckpointStorageAccess;
 import org.apache.flink.runtime.state.filesystem.FsCheckpointStorageAccess;
 import org.apache.flink.util.FileUtils;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 import java.io.IOException;
 import java.net.URI;
@@ -20,12 +23,18 @@ import java.nio.file.Paths;
 import java.util.Locale;
 
 /**
- * Where the store of a job lies, as a URI that the native library takes.
+ * Where the store of a job lies, as a URI that the native library takes: a directory, or a database
+ * of Fluss.
  *
  * <p>A job without checkpoints and without a directory keeps its rows under the worker's temporary
  * directories, as a local state backend does; that directory goes with the backend.
  */
-final class StoreDirectory {
+public final class StoreDirectory {
+
+    private static final Logger LOG = LoggerFactory.getLogger(StoreDirectory.class);
+
+    /** The scheme of a root that is a database of Fluss. */
+    static final String FLUSS = "fluss";
 
     private static final String UNDER_CHECKPOINTS = "weir";
     private static final String TEMPORARY = "weir-store-";
@@ -40,18 +49,67 @@ final class StoreDirectory {
         this.temporary = temporary;
     }
 
-    String uri() {
+    public String uri() {
         return uri;
     }
 
-    /** Whether the user named the directory rather than the checkpoints'. */
-    boolean isExplicit() {
-        return explicit;
+    /** Whether it lives no longer than the backend, so that no checkpoint can refer to it. */
+    public boolean isTemporary() {
+        return temporary != null;
     }
 
-    /** Whether it lives no longer than the backend, so that no checkpoint can refer to it. */
-    boolean isTemporary() {
-        return temporary != null;
+    /**
+     * Where a backend goes on whose checkpoint's rows lie in {@code restored}. New branches lie
+     * beside what they start from, so a directory that moved is refused where the user named it.
+     * Servers may have other names than before: whether it is the same cluster shows when the
+     * checkpoint's versions are looked for.
+     *
+     * @throws InvalidArgumentException if it is of another store, directory or database
+     */
+    public String toGoOnFrom(String restored) throws InvalidArgumentException {
+        if (restored.equals(uri)) {
+            return uri;
+        }
+        String store = store(restored);
+        if (!store.equals(store(uri))) {
+            throw new InvalidArgumentException(
+                    String.format(
+                            "The checkpoint's rows lie in %s, but %s is '%s' (%s). Only the store"
+                                    + " that wrote a checkpoint can restore it: set the option to"
+                                    + " '%s', or go over by a canonical savepoint.",
+                            restored, WeirOptions.STORE.key(), store(uri), uri, store));
+        }
+        if (uri.startsWith(FLUSS + ":")) {
+            String database = restored.substring(restored.lastIndexOf('/') + 1);
+            if (!uri.endsWith("/" + database)) {
+                throw elsewhere(restored, WeirOptions.FLUSS_DATABASE.key());
+            }
+            LOG.info("The checkpoint names {}; the job goes on at {}.", restored, uri);
+            return uri;
+        }
+        if (explicit) {
+            throw elsewhere(restored, WeirOptions.DIRECTORY.key());
+        }
+        LOG.warn(
+                "The checkpoint's rows lie in {} rather than under the checkpoint directory, in {}:"
+                        + " the job goes on there.",
+                restored,
+                uri);
+        return restored;
+    }
+
+    private InvalidArgumentException elsewhere(String restored, String option) {
+        return new InvalidArgumentException(
+                String.format(
+                        "The checkpoint's rows lie in %s, but by %s it is %s. Set it to the"
+                                + " former.",
+                        restored, option, uri));
+    }
+
+    /** The value of {@link WeirOptions#STORE} for a root. */
+    private static String store(String root) {
+        String scheme = root.substring(0, root.indexOf(':'));
+        return scheme.equals("file") ? "embedded" : scheme;
     }
 
     /** Removes a temporary directory with what is in it; others stay. */
@@ -71,6 +129,9 @@ final class StoreDirectory {
     static void check(WeirConfig config) {
         if (config.store() == WeirOptions.Store.MEMORY) {
             inMemory(config.directory());
+        } else if (config.store() == WeirOptions.Store.FLUSS) {
+            // Needs no directory.
+            return;
         } else if (config.directory() != null) {
             toUri(config.directory(), WeirOptions.DIRECTORY.key());
         } else if (config.checkpointDirectory() != null) {
@@ -102,6 +163,10 @@ final class StoreDirectory {
             throws IOException {
         if (config.store() == WeirOptions.Store.MEMORY) {
             return inMemory(config.directory());
+        }
+        if (config.store() == WeirOptions.Store.FLUSS) {
+            String root = FLUSS + "://" + config.flussServers() + "/" + config.flussDatabase();
+            return new StoreDirectory(root, true, null);
         }
         boolean explicit = config.directory() != null;
         String option =

@@ -16,6 +16,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.Predicate;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /** The options, read and checked. */
@@ -27,6 +28,19 @@ public final class WeirConfig implements Serializable {
 
     private static final double MAX_DIRTY_RATIO = 0.9;
     private static final int MAX_THREADS = 64;
+    private static final int MAX_BUCKETS = 16;
+    private static final Pattern SERVERS =
+            Pattern.compile("\\s*[^\\s,/]+:\\d{1,5}\\s*(,\\s*[^\\s,/]+:\\d{1,5}\\s*)*");
+    private static final Pattern DATABASE = Pattern.compile("(?!__)[A-Za-z0-9_-]{1,200}");
+
+    /** The store on Fluss remembers where keys lie, in this many bytes each. */
+    private static final int REMEMBERED_KEY_BYTES = 64;
+
+    private static final long MAX_REMEMBERED_KEYS = 1 << 20;
+    private static final long MIN_REMEMBERED_KEYS = 1 << 10;
+
+    /** The part of a slot's budget that each subtask may spend on that. */
+    private static final int REMEMBERED_PART = 8;
 
     private final WeirOptions.Store store;
     private final String directory;
@@ -39,6 +53,12 @@ public final class WeirConfig implements Serializable {
     private final Duration storeTimeout;
     private final int runtimeThreads;
     private final Duration gcMinAge;
+    private final String flussServers;
+    private final String flussDatabase;
+    private final int flussBuckets;
+    private final int flussReplication;
+    private final String flussUser;
+    private final String flussPassword;
     private final WeirOptions.TimerService timerService;
 
     private WeirConfig(ReadableConfig config) {
@@ -80,6 +100,34 @@ public final class WeirConfig implements Serializable {
                         WeirOptions.GC_MIN_AGE,
                         value -> value.toMillis() > 0,
                         "a duration of at least a millisecond, such as '5 min'");
+        String servers =
+                read(
+                        config,
+                        WeirOptions.FLUSS_BOOTSTRAP_SERVERS,
+                        value -> SERVERS.matcher(value).matches(),
+                        "host:port of one or more servers, separated by commas");
+        flussServers = servers == null ? null : servers.replaceAll("\\s", "");
+        flussDatabase =
+                read(
+                        config,
+                        WeirOptions.FLUSS_DATABASE,
+                        value -> DATABASE.matcher(value).matches(),
+                        "up to 200 letters, digits, '_' and '-', not beginning with '__'");
+        flussBuckets =
+                read(
+                        config,
+                        WeirOptions.FLUSS_BUCKETS,
+                        value -> value >= 1 && value <= MAX_BUCKETS,
+                        "a whole number from 1 to " + MAX_BUCKETS);
+        flussReplication =
+                read(
+                        config,
+                        WeirOptions.FLUSS_REPLICATION,
+                        value -> value >= 1,
+                        "a whole number from 1 to the number of tablet servers");
+        flussUser =
+                read(config, WeirOptions.FLUSS_USER, value -> !value.isBlank(), "a user's name");
+        flussPassword = config.get(WeirOptions.FLUSS_PASSWORD);
         timerService =
                 read(
                         config,
@@ -96,8 +144,30 @@ public final class WeirConfig implements Serializable {
     public static WeirConfig of(ReadableConfig config) {
         UnknownOptions.warnings(config.toMap().keySet()).forEach(LOG::warn);
         WeirConfig checked = new WeirConfig(config);
+        checked.checkFluss();
         StoreDirectory.check(checked);
         return checked;
+    }
+
+    /** No message names a password. */
+    private void checkFluss() {
+        boolean hasPassword = flussPassword != null && !flussPassword.isEmpty();
+        if ((flussUser != null) != hasPassword) {
+            throw new IllegalConfigurationException(
+                    String.format(
+                            "%s is %s, but %s is %s. Allowed: both for SASL/PLAIN, or none.",
+                            WeirOptions.FLUSS_USER.key(),
+                            flussUser == null ? "not set" : "'" + flussUser + "'",
+                            WeirOptions.FLUSS_PASSWORD.key(),
+                            hasPassword ? "set" : "not set"));
+        }
+        if (store == WeirOptions.Store.FLUSS && flussServers == null) {
+            throw new IllegalConfigurationException(
+                    String.format(
+                            "%s is not set, and %s is 'fluss'. Allowed: host:port of one or more"
+                                    + " servers, separated by commas.",
+                            WeirOptions.FLUSS_BOOTSTRAP_SERVERS.key(), WeirOptions.STORE.key()));
+        }
     }
 
     private static Long bytes(ReadableConfig config, ConfigOption<MemorySize> option) {
@@ -162,6 +232,15 @@ public final class WeirConfig implements Serializable {
         return checkpointDirectory;
     }
 
+    /** {@code host:port,...}, or null. */
+    String flussServers() {
+        return flussServers;
+    }
+
+    String flussDatabase() {
+        return flussDatabase;
+    }
+
     /** Whether the job takes checkpoints by itself. */
     boolean checkpointing() {
         return checkpointing;
@@ -177,29 +256,48 @@ public final class WeirConfig implements Serializable {
     }
 
     /**
-     * What the store alone needs to know: keys and values in turn, as the native library takes
-     * them.
+     * What is needed to release a version at {@code root}, whichever store a job is configured to
+     * use: keys and values in turn, as the native library takes them.
      */
-    public String[] storeConfig() {
-        return new String[] {
-            "store.timeout-ms",
-            Long.toString(storeTimeout.toMillis()),
-            "runtime.threads",
-            Integer.toString(runtimeThreads),
-            "slatedb.gc.min-age-ms",
-            Long.toString(gcMinAge.toMillis())
-        };
+    public String[] releaseConfig(String root) {
+        return storeConfig(root.startsWith(StoreDirectory.FLUSS + ":")).toArray(new String[0]);
+    }
+
+    private List<String> storeConfig(boolean fluss) {
+        List<String> config = new ArrayList<>();
+        add(config, "store.timeout-ms", storeTimeout.toMillis());
+        add(config, "runtime.threads", runtimeThreads);
+        if (!fluss) {
+            add(config, "slatedb.gc.min-age-ms", gcMinAge.toMillis());
+        } else if (flussUser != null) {
+            add(config, "fluss.user", flussUser);
+            add(config, "fluss.password", flussPassword);
+        }
+        return config;
+    }
+
+    private static void add(List<String> config, String key, Object value) {
+        config.add(key);
+        config.add(value.toString());
     }
 
     /** Everything that an engine needs to know, for a budget of so many bytes. */
     public List<String> engineConfig(long budgetBytes) {
-        List<String> config = new ArrayList<>(Arrays.asList(storeConfig()));
-        if (workingSet != null) {
-            config.add("engine.working-set-bytes");
-            config.add(Long.toString(workingSet));
+        boolean fluss = store == WeirOptions.Store.FLUSS;
+        List<String> config = storeConfig(fluss);
+        if (fluss) {
+            add(config, "fluss.buckets", flussBuckets);
+            add(config, "fluss.replication", flussReplication);
+            long remembered = budgetBytes / REMEMBERED_PART / REMEMBERED_KEY_BYTES;
+            add(
+                    config,
+                    "fluss.remembered-keys",
+                    Math.max(MIN_REMEMBERED_KEYS, Math.min(remembered, MAX_REMEMBERED_KEYS)));
         }
-        config.add("engine.max-dirty-bytes");
-        config.add(Long.toString(Math.max(1, (long) (budgetBytes * maxDirtyRatio))));
+        if (workingSet != null) {
+            add(config, "engine.working-set-bytes", workingSet);
+        }
+        add(config, "engine.max-dirty-bytes", Math.max(1, (long) (budgetBytes * maxDirtyRatio)));
         return config;
     }
 }

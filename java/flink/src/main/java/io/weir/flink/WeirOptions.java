@@ -19,6 +19,8 @@ public final class WeirOptions {
     public enum Store {
         /** SlateDB, inside the TaskManager's process, on the files of {@link #DIRECTORY}. */
         EMBEDDED,
+        /** Tables of the Apache Fluss cluster at {@link #FLUSS_BOOTSTRAP_SERVERS}. */
+        FLUSS,
         /** The memory of the process, for tests: a restart of the process loses everything. */
         MEMORY
     }
@@ -38,7 +40,10 @@ public final class WeirOptions {
                     .withDescription(
                             "Where the rows of a job are kept: 'embedded' in SlateDB, inside the"
                                 + " TaskManagers, on the files of 'state.backend.weir.directory';"
-                                + " 'memory' in the memory of the process, for tests.");
+                                + " 'fluss' in tables of the Apache Fluss cluster at"
+                                + " 'state.backend.weir.fluss.bootstrap-servers'; 'memory' in the"
+                                + " memory of the process, for tests. Options of a store that is"
+                                + " not chosen have no effect.");
 
     public static final ConfigOption<String> DIRECTORY =
             ConfigOptions.key(PREFIX + "directory")
@@ -108,6 +113,55 @@ public final class WeirOptions {
                             "Age below which the embedded store deletes no file. Has to be longer"
                                     + " than any pause of a process that still works on the"
                                     + " directory.");
+
+    public static final ConfigOption<String> FLUSS_BOOTSTRAP_SERVERS =
+            ConfigOptions.key(PREFIX + "fluss.bootstrap-servers")
+                    .stringType()
+                    .noDefaultValue()
+                    .withDescription(
+                            "Servers of the Fluss cluster, as 'host:port', separated by commas."
+                                + " Checkpoints name them, and the JobManager releases old ones"
+                                + " there: choose names that last. Needed with the store 'fluss'.");
+
+    public static final ConfigOption<String> FLUSS_DATABASE =
+            ConfigOptions.key(PREFIX + "fluss.database")
+                    .stringType()
+                    .defaultValue("weir")
+                    .withDescription(
+                            "The database of Fluss that holds the tables of all jobs; made if it is"
+                                    + " missing.");
+
+    public static final ConfigOption<Integer> FLUSS_BUCKETS =
+            ConfigOptions.key(PREFIX + "fluss.buckets")
+                    .intType()
+                    .defaultValue(8)
+                    .withDescription(
+                            "Buckets of each table of rows that is made, one table an operator;"
+                                    + " each costs the servers memory. 1 to 16. A table keeps the"
+                                    + " number it was made with.");
+
+    public static final ConfigOption<Integer> FLUSS_REPLICATION =
+            ConfigOptions.key(PREFIX + "fluss.replication")
+                    .intType()
+                    .defaultValue(3)
+                    .withDescription(
+                            "Replicas of each table that is made; an existing one with fewer is"
+                                    + " refused. With 1, a crash of a server can lose what it had"
+                                    + " acknowledged: that is noticed, and fails the job.");
+
+    public static final ConfigOption<String> FLUSS_USER =
+            ConfigOptions.key(PREFIX + "fluss.sasl.username")
+                    .stringType()
+                    .noDefaultValue()
+                    .withDescription(
+                            "User for SASL/PLAIN; without it Weir connects in plain text. The"
+                                + " JobManager needs user and password in its own configuration.");
+
+    public static final ConfigOption<String> FLUSS_PASSWORD =
+            ConfigOptions.key(PREFIX + "fluss.sasl.password")
+                    .stringType()
+                    .noDefaultValue()
+                    .withDescription("Password for SASL/PLAIN.");
 
     public static final ConfigOption<TimerService> TIMER_SERVICE =
             ConfigOptions.key(PREFIX + "timer-service.factory")

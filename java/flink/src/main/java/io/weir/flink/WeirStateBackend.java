@@ -18,6 +18,8 @@ import org.apache.flink.runtime.state.ConfigurableStateBackend;
 import org.apache.flink.runtime.state.DefaultOperatorStateBackendBuilder;
 import org.apache.flink.runtime.state.OperatorStateBackend;
 import org.apache.flink.util.IOUtils;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 import java.io.IOException;
 import java.util.ArrayList;
@@ -34,6 +36,8 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
 
     private static final long serialVersionUID = 1L;
 
+    private static final Logger LOG = LoggerFactory.getLogger(WeirStateBackend.class);
+
     private static final String MANAGED_MEMORY = "weir-managed-memory";
     private static final String FIXED_MEMORY = "weir-fixed-memory";
 
@@ -46,6 +50,12 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
 
     private WeirStateBackend(ReadableConfig config) {
         this.config = WeirConfig.of(config);
+        if (this.config.flussServers() != null && this.config.store() != WeirOptions.Store.FLUSS) {
+            LOG.info(
+                    "{} is set, but {} is not 'fluss': state is not kept in Fluss.",
+                    WeirOptions.FLUSS_BOOTSTRAP_SERVERS.key(),
+                    WeirOptions.STORE.key());
+        }
         latencyTrackingConfigBuilder = latencyTrackingConfigBuilder.configure(config);
         sizeTrackingConfigBuilder = sizeTrackingConfigBuilder.configure(config);
     }
@@ -94,9 +104,7 @@ public final class WeirStateBackend extends AbstractManagedMemoryStateBackend
                                     .build(),
                             getCompressionDecorator(environment.getExecutionConfig()),
                             config,
-                            directory.uri(),
-                            directory.isExplicit(),
-                            directory.isTemporary(),
+                            directory,
                             BranchNames.next(environment, parameters.getOperatorIdentifier()),
                             memory)
                     .build();

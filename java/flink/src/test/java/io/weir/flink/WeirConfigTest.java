@@ -3,7 +3,10 @@ package io.weir.flink;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.weir.flink.errors.InvalidArgumentException;
+
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.GlobalConfiguration;
 import org.apache.flink.configuration.IllegalConfigurationException;
 import org.apache.flink.configuration.StateBackendOptions;
 import org.apache.flink.runtime.state.StateBackend;
@@ -24,7 +27,16 @@ class WeirConfigTest {
 
     @ParameterizedTest
     @CsvSource({
-        "state.backend.weir.store, fluss, 'embedded'",
+        "state.backend.weir.store, rocksdb, 'embedded' or 'fluss' or 'memory'",
+        "state.backend.weir.fluss.bootstrap-servers, somewhere, host:port",
+        "state.backend.weir.fluss.bootstrap-servers, 'one:9123,,two:9123', host:port",
+        "state.backend.weir.fluss.bootstrap-servers, fluss://one:9123, host:port",
+        "state.backend.weir.fluss.database, a.b, letters",
+        "state.backend.weir.fluss.database, __weir, letters",
+        "state.backend.weir.fluss.buckets, 0, from 1 to 16",
+        "state.backend.weir.fluss.buckets, 17, from 1 to 16",
+        "state.backend.weir.fluss.replication, 0, number of tablet servers",
+        "state.backend.weir.fluss.sasl.username, ' ', a user's name",
         "state.backend.weir.directory, '  ', absolute directory",
         "state.backend.weir.directory, some/where, absolute directory",
         "state.backend.weir.directory, hdfs://nowhere/weir, file://",
@@ -54,6 +66,84 @@ class WeirConfigTest {
                 .hasMessageContaining(key)
                 .hasMessageContaining(value)
                 .hasMessageContaining(allowed);
+    }
+
+    private static Configuration onFluss() {
+        Configuration configuration = with("state.backend.weir.store", "fluss");
+        configuration.setString("state.backend.weir.fluss.bootstrap-servers", "one:9123, two:9123");
+        return configuration;
+    }
+
+    @Test
+    void flussNeedsServersAndNoDirectory() throws Exception {
+        assertThatThrownBy(() -> WeirConfig.of(with("state.backend.weir.store", "fluss")))
+                .isInstanceOf(IllegalConfigurationException.class)
+                .hasMessageContaining("state.backend.weir.fluss.bootstrap-servers is not set")
+                .hasMessageContaining("host:port");
+        Configuration configuration = onFluss();
+        configuration.setString("execution.checkpointing.interval", "10 s");
+        configuration.setString("execution.checkpointing.dir", "hdfs://nowhere/checkpoints");
+        configuration.setString("state.backend.weir.directory", "not used");
+        WeirConfig config = WeirConfig.of(configuration);
+        StoreDirectory directory = StoreDirectory.resolve(config, null, new String[0]);
+        assertThat(directory.uri()).isEqualTo("fluss://one:9123,two:9123/weir");
+        assertThat(directory.isTemporary()).isFalse();
+        assertThat(config.engineConfig(64 << 20))
+                .containsSubsequence("fluss.buckets", "8", "fluss.replication", "3")
+                .containsSubsequence("fluss.remembered-keys", "131072")
+                .doesNotContain("slatedb.gc.min-age-ms", "fluss.user", "fluss.password");
+        assertThat(config.engineConfig(1000)).containsSubsequence("fluss.remembered-keys", "1024");
+    }
+
+    @Test
+    void aPasswordIsASecret() throws Exception {
+        assertThat(GlobalConfiguration.isSensitive(WeirOptions.FLUSS_PASSWORD.key())).isTrue();
+        Configuration configuration = onFluss();
+        configuration.setString("state.backend.weir.fluss.sasl.password", "hunter2");
+        assertThatThrownBy(() -> WeirConfig.of(configuration))
+                .isInstanceOf(IllegalConfigurationException.class)
+                .hasMessageContaining("state.backend.weir.fluss.sasl.username is not set")
+                .hasMessageNotContaining("hunter2");
+        configuration.setString("state.backend.weir.fluss.sasl.username", "flink");
+        assertThat(configuration.toString()).contains("flink").doesNotContain("hunter2");
+        WeirConfig config = WeirConfig.of(configuration);
+        assertThat(config.toString()).doesNotContain("hunter2");
+        assertThat(config.engineConfig(1000))
+                .containsSubsequence("fluss.user", "flink", "fluss.password", "hunter2");
+        String root = StoreDirectory.resolve(config, null, new String[0]).uri();
+        assertThat(root).doesNotContain("flink").doesNotContain("hunter2");
+        assertThat(config.releaseConfig(root)).contains("hunter2");
+        assertThat(config.releaseConfig("file:///checkpoints/weir")).doesNotContain("hunter2");
+
+        configuration.removeKey("state.backend.weir.fluss.sasl.password");
+        assertThatThrownBy(() -> WeirConfig.of(configuration))
+                .isInstanceOf(IllegalConfigurationException.class)
+                .hasMessageContaining("state.backend.weir.fluss.sasl.password is not set")
+                .hasMessageContaining("'flink'");
+    }
+
+    @Test
+    void aCheckpointOfAnotherStoreOrDatabaseIsRefused() throws Exception {
+        StoreDirectory fluss =
+                StoreDirectory.resolve(WeirConfig.of(onFluss()), null, new String[0]);
+        for (String root : new String[] {"file:///checkpoints/weir", "memory://weir"}) {
+            assertThatThrownBy(() -> fluss.toGoOnFrom(root))
+                    .isInstanceOf(InvalidArgumentException.class)
+                    .hasMessageContaining(root)
+                    .hasMessageContaining("state.backend.weir.store is 'fluss'");
+        }
+        assertThatThrownBy(() -> fluss.toGoOnFrom("fluss://one:9123,two:9123/other"))
+                .isInstanceOf(InvalidArgumentException.class)
+                .hasMessageContaining("state.backend.weir.fluss.database");
+        // The same servers by other names.
+        assertThat(fluss.toGoOnFrom("fluss://three:9123/weir")).isEqualTo(fluss.uri());
+
+        Configuration inMemory = with("state.backend.weir.store", "memory");
+        StoreDirectory memory =
+                StoreDirectory.resolve(WeirConfig.of(inMemory), null, new String[0]);
+        assertThatThrownBy(() -> memory.toGoOnFrom(fluss.uri()))
+                .isInstanceOf(InvalidArgumentException.class)
+                .hasMessageContaining("set the option to 'fluss'");
     }
 
     @Test
@@ -133,10 +223,10 @@ class WeirConfigTest {
     void theOptionsPageNamesEveryOption() throws Exception {
         String page = WeirOptionsDocs.page();
         assertThat(page)
-                .contains("`state.backend.weir.store` | embedded | `embedded`, `memory` |")
+                .contains("`state.backend.weir.store` | embedded | `embedded`, `fluss`, `memory` |")
                 .contains("`state.backend.weir.store.timeout` | 1 min | duration |")
                 .contains("`state.backend.weir.memory.fixed-per-slot` | none | memory size |");
-        assertThat(page.lines().filter(line -> line.startsWith("| `")).count()).isEqualTo(10);
+        assertThat(page.lines().filter(line -> line.startsWith("| `")).count()).isEqualTo(16);
     }
 
     @Test

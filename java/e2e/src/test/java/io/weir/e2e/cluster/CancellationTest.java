@@ -36,7 +36,7 @@ class CancellationTest {
 
     @BeforeAll
     static void needsWeir() {
-        assumeTrue(BackendUnderTest.isWeir(), "about Weir's store");
+        assumeTrue(BackendUnderTest.isEmbedded(), "about Weir's store");
     }
 
     private StreamExecutionEnvironment job(Configuration options, long keys) {

@@ -64,7 +64,7 @@ class FaultsTest {
 
     @BeforeAll
     static void startNeighbour() throws Exception {
-        assumeTrue(BackendUnderTest.isWeir(), "about Weir's handles and store");
+        assumeTrue(BackendUnderTest.isEmbedded(), "about Weir's handles and store");
         cluster = new TestCluster(4, shared);
         StreamExecutionEnvironment environment =
                 TestCluster.environment(

@@ -40,7 +40,7 @@ class LeaseReleaseTest {
 
     @BeforeAll
     static void needsWeir() {
-        assumeTrue(BackendUnderTest.isWeir(), "about Weir's store");
+        assumeTrue(BackendUnderTest.isEmbedded(), "about Weir's store");
     }
 
     @ParameterizedTest(name = "failures={0}")

@@ -54,6 +54,7 @@ public final class TestCluster implements AutoCloseable {
         Configuration configuration = new Configuration();
         configuration.set(
                 TaskManagerOptions.MANAGED_MEMORY_SIZE, MemorySize.ofMebiBytes(32L * slots));
+        configuration.addAll(BackendUnderTest.clusterConfiguration());
         configuration.addAll(further);
         configuration.set(CoreOptions.TMP_DIRS, directory.resolve("tmp").toString());
         configuration.set(RestOptions.BIND_PORT, "0");

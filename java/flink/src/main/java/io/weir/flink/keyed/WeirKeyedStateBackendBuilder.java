@@ -1,10 +1,11 @@
 package io.weir.flink.keyed;
 
+import io.weir.flink.StoreDirectory;
 import io.weir.flink.WeirConfig;
 import io.weir.flink.WeirOptions;
 import io.weir.flink.encoding.KeyCodec;
 import io.weir.flink.encoding.KeyCodecs;
-import io.weir.flink.errors.InvalidArgumentException;
+import io.weir.flink.errors.MissingVersionException;
 import io.weir.flink.nativelib.Engine;
 import io.weir.flink.nativelib.NativeBudget;
 import io.weir.flink.restore.CanonicalRestore;
@@ -43,15 +44,13 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
 
     private final KeyedStateBackendParameters<K> parameters;
     private final WeirConfig config;
-    private final String directory;
-    private final boolean explicitDirectory;
-    private final boolean temporaryDirectory;
+    private final StoreDirectory directory;
     private final String branch;
     private final OpaqueMemoryResource<NativeBudget> memory;
+    private final List<String> engineConfig;
 
     /**
-     * @param directory URI of the store's directory
-     * @param explicitDirectory whether the user named it; else a checkpoint may lie elsewhere
+     * @param directory where the store lies
      * @param branch where the attempt writes
      * @param memory given to the backend; the caller gives it back if {@link #build} fails
      */
@@ -61,9 +60,7 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
             SizeTrackingStateConfig sizeTrackingStateConfig,
             StreamCompressionDecorator keyGroupCompressionDecorator,
             WeirConfig config,
-            String directory,
-            boolean explicitDirectory,
-            boolean temporaryDirectory,
+            StoreDirectory directory,
             String branch,
             OpaqueMemoryResource<NativeBudget> memory) {
         super(
@@ -82,10 +79,9 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
         this.parameters = parameters;
         this.config = config;
         this.directory = directory;
-        this.explicitDirectory = explicitDirectory;
-        this.temporaryDirectory = temporaryDirectory;
         this.branch = branch;
         this.memory = memory;
+        this.engineConfig = config.engineConfig(memory.getSize());
     }
 
     @Override
@@ -109,7 +105,8 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                     restored.payloads(),
                     KeyCodecs.forKey(keySerializerProvider.currentSchemaSerializer()).id());
 
-            String root = root(restored);
+            String root =
+                    restored.isEmpty() ? directory.uri() : directory.toGoOnFrom(restored.root());
             engine = open(root, restored);
             if (canonical) {
                 importSavepoint(engine, metadata, states);
@@ -197,36 +194,14 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                 new WeirSnapshotStrategy<>(
                         engine,
                         root,
-                        temporaryDirectory && root.equals(directory),
-                        config.storeConfig(),
+                        directory.isTemporary() && root.equals(directory.uri()),
+                        engineConfig.toArray(new String[0]),
                         keyGroupRange,
                         numberOfKeyGroups,
                         keySerializer,
                         keyCodec.id(),
                         states,
                         timers instanceof HeapTimers ? ((HeapTimers) timers).queues() : Map.of()));
-    }
-
-    /**
-     * New branches lie beside what they start from, so a directory that moved is refused where the
-     * user named it.
-     */
-    private String root(RestoredSources restored) throws InvalidArgumentException {
-        if (restored.isEmpty() || restored.root().equals(directory)) {
-            return directory;
-        }
-        if (explicitDirectory) {
-            throw new InvalidArgumentException(
-                    String.format(
-                            "The checkpoint's rows lie in %s, but %s is %s. Set it to the former.",
-                            restored.root(), WeirOptions.DIRECTORY.key(), directory));
-        }
-        logger.warn(
-                "The checkpoint's rows lie in {} rather than under the checkpoint directory, in {}:"
-                        + " the job goes on there.",
-                restored.root(),
-                directory);
-        return restored.root();
     }
 
     private Engine open(String root, RestoredSources restored) throws IOException {
@@ -238,15 +213,25 @@ public final class WeirKeyedStateBackendBuilder<K> extends AbstractKeyedStateBac
                 keyGroupRange,
                 restored.sources().size(),
                 memory.getSize());
-        return Engine.open(
-                memory.getResourceHandle(),
-                root,
-                config.engineConfig(memory.getSize()),
-                branch,
-                keyGroupRange.getStartKeyGroup(),
-                keyGroupRange.getEndKeyGroup(),
-                restored.sources(),
-                restored.checkpoint(),
-                restored.nextSequence());
+        try {
+            return Engine.open(
+                    memory.getResourceHandle(),
+                    root,
+                    engineConfig,
+                    branch,
+                    keyGroupRange.getStartKeyGroup(),
+                    keyGroupRange.getEndKeyGroup(),
+                    restored.sources(),
+                    restored.checkpoint(),
+                    restored.nextSequence());
+        } catch (MissingVersionException e) {
+            if (restored.isEmpty() || restored.root().equals(root)) {
+                throw e;
+            }
+            throw new MissingVersionException(
+                    String.format(
+                            "%s; the checkpoint was written to %s, and this was looked for in %s",
+                            e.getMessage(), restored.root(), root));
+        }
     }
 }

@@ -9,17 +9,22 @@ import java.net.URISyntaxException;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
 
 /**
  * What keeps a version alive: a path in a checkpoint's handle, which alone tells the JobManager
  * which store to call.
  *
- * <p>{@code weir://<scheme of the root>/<path of the
- * root>/branches/<job>/<operator>/<subtask>/<attempt>/<version>}
+ * <p>{@code weir://<scheme of the root>/<rest of the
+ * root>/branches/<job>/<operator>/<subtask>/<attempt>/<version>}, the rest being the path of a
+ * directory, the name of a memory store, or servers and database of Fluss.
  */
 public final class Lease {
 
     public static final String SCHEME = "weir";
+
+    /** Schemes of roots whose name or servers, rather than a path, come first. */
+    private static final Set<String> NAMED = Set.of("memory", "fluss");
 
     private static final String BRANCHES = "branches";
     private static final int BRANCH_COMPONENTS = 4;
@@ -29,7 +34,8 @@ public final class Lease {
     private final String version;
 
     /**
-     * @param root URI of the store's directory, such as {@code file:///checkpoints/weir}
+     * @param root URI of the store, such as {@code file:///checkpoints/weir} or {@code
+     *     fluss://host:9123/weir}
      * @param branch {@code job/operator/subtask/attempt}
      */
     public Lease(String root, String branch, String version) {
@@ -51,15 +57,17 @@ public final class Lease {
     }
 
     public Path toPath() {
-        URI uri = URI.create(root);
-        boolean named = uri.getPath().isEmpty() && uri.getAuthority() != null;
-        // memory://name has its name in the authority, file:///dir in the path.
-        String directory = named ? "/" + uri.getAuthority() : uri.getPath();
+        String store = root.substring(0, root.indexOf(':'));
+        // A list of servers is no authority that every URI may have.
+        String directory =
+                NAMED.contains(store)
+                        ? root.substring(store.length() + ":/".length())
+                        : URI.create(root).getPath();
         try {
             return new Path(
                     new URI(
                             SCHEME,
-                            uri.getScheme(),
+                            store,
                             directory + "/" + BRANCHES + "/" + branch + "/" + version,
                             null,
                             null));
@@ -90,8 +98,8 @@ public final class Lease {
         String root;
         try {
             root =
-                    store.equals("memory")
-                            ? "memory:/" + directory
+                    NAMED.contains(store)
+                            ? store + ":/" + directory
                             : new URI(store, "", directory, null, null).toString();
         } catch (URISyntaxException e) {
             throw notALease(path);

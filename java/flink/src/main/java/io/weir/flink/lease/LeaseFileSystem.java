@@ -38,7 +38,8 @@ final class LeaseFileSystem extends FileSystem {
     public boolean delete(Path path, boolean recursive) throws IOException {
         Lease lease = Lease.parse(path);
         NativeLibrary.load(temporaryDirectories);
-        Versions.release(lease.root(), config.storeConfig(), lease.branch(), lease.version());
+        Versions.release(
+                lease.root(), config.releaseConfig(lease.root()), lease.branch(), lease.version());
         LOG.debug("Released {}.", lease);
         return true;
     }

@@ -55,7 +55,7 @@ public final class WeirSnapshotStrategy<K>
     private final Engine engine;
     private final String root;
     private final boolean temporary;
-    private final String[] storeConfig;
+    private final String[] config;
     private final KeyGroupRange range;
     private final int numberOfKeyGroups;
     private final TypeSerializer<K> keySerializer;
@@ -66,16 +66,16 @@ public final class WeirSnapshotStrategy<K>
     private final Map<Long, PendingEpoch> pending = new ConcurrentHashMap<>();
 
     /**
-     * @param root URI of the store's directory
+     * @param root URI of the store
      * @param temporary whether the store goes with the backend, so that checkpoints are refused
-     * @param storeConfig keys and values in turn, to release a version with that no checkpoint took
+     * @param config keys and values in turn, to release a version with that no checkpoint took
      * @param keyCodec the columns of the current key
      */
     public WeirSnapshotStrategy(
             Engine engine,
             String root,
             boolean temporary,
-            String[] storeConfig,
+            String[] config,
             KeyGroupRange range,
             int numberOfKeyGroups,
             TypeSerializer<K> keySerializer,
@@ -85,7 +85,7 @@ public final class WeirSnapshotStrategy<K>
         this.engine = engine;
         this.root = root;
         this.temporary = temporary;
-        this.storeConfig = storeConfig;
+        this.config = config;
         this.range = range;
         this.numberOfKeyGroups = numberOfKeyGroups;
         this.keySerializer = keySerializer;
@@ -234,7 +234,7 @@ public final class WeirSnapshotStrategy<K>
     /** Gives a version up that will never be part of a checkpoint. */
     private void discard(Commit commit, StreamStateHandle payload, Exception cause) {
         try {
-            Versions.release(root, storeConfig, commit.branch, commit.version);
+            Versions.release(root, config, commit.branch, commit.version);
         } catch (IOException e) {
             cause.addSuppressed(e);
             LOG.warn(

@@ -21,7 +21,11 @@ class LeaseTest {
     void aPathNamesRootBranchAndVersion() throws IOException {
         for (String root :
                 new String[] {
-                    "file:///checkpoints/weir", "file:///a%20b/branches/weir", "memory://test"
+                    "file:///checkpoints/weir",
+                    "file:///a%20b/branches/weir",
+                    "memory://test",
+                    "fluss://one:9123/weir",
+                    "fluss://one.example:9123,[::1]:9123/weir-2"
                 }) {
             Lease lease = new Lease(root, BRANCH, "00000042");
             assertThat(lease.toPath().toUri().getScheme()).isEqualTo("weir");
@@ -30,6 +34,8 @@ class LeaseTest {
         }
         assertThat(new Lease("file:///c/weir", BRANCH, "7").toPath().toString())
                 .isEqualTo("weir://file/c/weir/branches/" + BRANCH + "/7");
+        assertThat(new Lease("fluss://one:9123,two:9123/weir", BRANCH, "7").toPath().toString())
+                .isEqualTo("weir://fluss/one:9123,two:9123/weir/branches/" + BRANCH + "/7");
     }
 
     @Test
