@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use weir_engine::Defect;
+use weir_fluss_cluster::Cluster;
 use weir_sim::program::{Failure, Program, Seeded, Store};
 use weir_sim::report::Report;
 
@@ -16,9 +17,10 @@ weir-sim: random programs of state operations, crashes and rescales, checked aga
   weir-sim                        2,000 programs, 250 of them on SlateDB
     --programs N --slatedb N      how many, and how many of them on SlateDB
     --first SEED                  the first seed (default 1)
+  weir-sim --fluss N              so many programs, on a real Fluss cluster that is started for them
   weir-sim --seed N               one program
     --steps N                     cut short after so many steps
-    --store memory|slatedb
+    --store memory|slatedb|fluss
     --repeat N                    run it so many times: threads are real
     --trace                       print the steps
   weir-sim --defects              runs with each seeded defect; fails if one is not found
@@ -29,7 +31,10 @@ weir-sim: random programs of state operations, crashes and rescales, checked aga
 
 const STEPS: u64 = 120;
 const SLATEDB_STEPS: u64 = 60;
+const FLUSS_STEPS: u64 = 60;
 const STUCK: Duration = Duration::from_secs(120);
+/// On Fluss, where a flush of one row is a request.
+const STUCK_ON_FLUSS: Duration = Duration::from_secs(600);
 const DEFECTS: [(&str, Seeded); 4] = [
     ("FreezeCopiesNothing", Seeded::Engine(Defect::FreezeCopiesNothing)),
     ("DroppedTombstone", Seeded::Engine(Defect::DroppedTombstone)),
@@ -47,6 +52,7 @@ struct Arguments {
     defect: Option<Seeded>,
     programs: Option<u64>,
     slatedb: Option<u64>,
+    fluss: Option<u64>,
     first: u64,
     jobs: usize,
 }
@@ -62,6 +68,7 @@ fn arguments() -> Result<Arguments, String> {
         defect: None,
         programs: None,
         slatedb: None,
+        fluss: None,
         first: 1,
         jobs: 2,
     };
@@ -75,6 +82,7 @@ fn arguments() -> Result<Arguments, String> {
             "--repeat" => arguments.repeat = number(value()?)?,
             "--programs" => arguments.programs = Some(number(value()?)?),
             "--slatedb" => arguments.slatedb = Some(number(value()?)?),
+            "--fluss" => arguments.fluss = Some(number(value()?)?),
             "--first" => arguments.first = number(value()?)?,
             "--jobs" => arguments.jobs = number(value()?)?.max(1) as usize,
             "--trace" => arguments.trace = true,
@@ -83,6 +91,8 @@ fn arguments() -> Result<Arguments, String> {
                 arguments.store = match value()?.as_str() {
                     "memory" => Store::Memory,
                     "slatedb" => Store::Slatedb,
+                    // Its cluster is started later.
+                    "fluss" => Store::Fluss(""),
                     other => return Err(format!("no store '{other}'")),
                 }
             }
@@ -102,6 +112,7 @@ fn default_steps(store: Store) -> u64 {
     match store {
         Store::Memory => STEPS,
         Store::Slatedb => SLATEDB_STEPS,
+        Store::Fluss(_) => FLUSS_STEPS,
     }
 }
 
@@ -119,13 +130,18 @@ fn replay(program: &Program) -> String {
 }
 
 fn main() -> ExitCode {
-    let arguments = match arguments() {
+    let mut arguments = match arguments() {
         Ok(arguments) => arguments,
         Err(text) => {
             eprintln!("{text}\n{HELP}");
             return ExitCode::from(2);
         }
     };
+    // Ends with the process.
+    let cluster = (arguments.fluss.is_some() || matches!(arguments.store, Store::Fluss(_))).then(Cluster::shared);
+    if let Some(cluster) = &cluster {
+        arguments.store = Store::Fluss(cluster.bootstrap().to_owned().leak());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("weir-sim-store")
@@ -249,9 +265,10 @@ fn side_by_side(
                 std::thread::sleep(Duration::from_millis(50));
                 for slot in running {
                     if let Some((since, program)) = &*slot.lock()
-                        && since.elapsed() > STUCK
+                        && let limit = if matches!(program.store, Store::Fluss(_)) { STUCK_ON_FLUSS } else { STUCK }
+                        && since.elapsed() > limit
                     {
-                        eprintln!("STUCK seed {}: no end after {STUCK:?}\n  replay: {}", program.seed, replay(program));
+                        eprintln!("STUCK seed {}: no end after {limit:?}\n  replay: {}", program.seed, replay(program));
                         std::process::exit(3);
                     }
                 }
@@ -266,12 +283,16 @@ fn side_by_side(
 }
 
 fn many(arguments: &Arguments, runtime: &tokio::runtime::Handle) -> bool {
-    let programs = arguments.programs.unwrap_or(2000);
+    let programs = arguments.fluss.or(arguments.programs).unwrap_or(2000);
     let slatedb = arguments.slatedb.unwrap_or(programs / 8).min(programs);
     let started = Instant::now();
     // Spread evenly, so that both kinds run side by side.
     let queue = (0..programs).map(|i| {
-        let store = if (i + 1) * slatedb / programs > i * slatedb / programs { Store::Slatedb } else { Store::Memory };
+        let store = match arguments.store {
+            on_fluss @ Store::Fluss(_) => on_fluss,
+            _ if (i + 1) * slatedb / programs > i * slatedb / programs => Store::Slatedb,
+            _ => Store::Memory,
+        };
         let steps = arguments.steps.unwrap_or(default_steps(store));
         Program { seed: arguments.first + i, steps, store, seeded: None, trace: false }
     });

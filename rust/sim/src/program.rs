@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use weir_engine::{Defect, MemoryBudget};
 use weir_store::faulty::{Chance, Fault, Faults, FaultyStores, Operation};
 use weir_store::memory::MemoryStores;
 use weir_store::{ErrorKind, Stores};
+use weir_store_fluss::{FlussConfig, FlussStores};
 use weir_store_slatedb::{BlockCache, CompactionPolicy, SlateConfig, SlateStores};
 
 use crate::job::{
@@ -28,6 +29,8 @@ use crate::wrong;
 pub enum Store {
     Memory,
     Slatedb,
+    /// A real cluster, by its bootstrap servers.
+    Fluss(&'static str),
 }
 
 impl Store {
@@ -35,6 +38,7 @@ impl Store {
         match self {
             Self::Memory => "memory",
             Self::Slatedb => "slatedb",
+            Self::Fluss(_) => "fluss",
         }
     }
 }
@@ -100,15 +104,8 @@ impl Program {
     /// Runs the program on `runtime`, from a thread that is not its own.
     pub fn run(&self, runtime: &Handle) -> Result<Report, Failure> {
         let mut rng = generator(self.seed, u64::MAX);
-        let directory = match self.store {
-            Store::Memory => None,
-            Store::Slatedb => Some(scratch_directory()),
-        };
-        let memory = MemoryStores::new();
-        let inner: Arc<dyn Stores> = match &directory {
-            None => Arc::new(memory.clone()),
-            Some(directory) => Arc::new(slate_stores(directory.path(), runtime)),
-        };
+        let place = Place::new(self, runtime);
+        let inner = place.stores();
         let faults = Faults::new(self.seed);
         let mut stores: Arc<dyn Stores> = Arc::new(FaultyStores::new(inner, faults.clone()));
         if self.seeded == Some(Seeded::StaleClone) {
@@ -181,7 +178,7 @@ impl Program {
             let _ = world.bury();
         }
         if outcome.is_ok() {
-            outcome = world.is_gone(&memory, directory.as_ref().map(tempfile::TempDir::path));
+            outcome = world.is_gone(&place);
         }
         world.report.faults += Operation::ALL.iter().map(|operation| world.faults.injected(*operation)).sum::<u64>();
         let report = &mut world.report;
@@ -207,6 +204,58 @@ impl AllOperations for Operation {
         Operation::BeginCommit,
         Operation::AwaitCommit,
     ];
+}
+
+/// Where a program's rows are, and what is left of them.
+enum Place {
+    Memory(MemoryStores),
+    Slatedb(tempfile::TempDir, SlateStores),
+    Fluss(FlussStores),
+}
+
+impl Place {
+    fn new(program: &Program, runtime: &Handle) -> Self {
+        match program.store {
+            Store::Memory => Self::Memory(MemoryStores::new()),
+            Store::Slatedb => {
+                let directory = scratch_directory();
+                let stores = slate_stores(directory.path(), runtime);
+                Self::Slatedb(directory, stores)
+            }
+            Store::Fluss(bootstrap) => Self::Fluss(fluss_stores(bootstrap, program.seed)),
+        }
+    }
+
+    fn stores(&self) -> Arc<dyn Stores> {
+        match self {
+            Self::Memory(stores) => Arc::new(stores.clone()),
+            Self::Slatedb(_, stores) => Arc::new(stores.clone()),
+            Self::Fluss(stores) => Arc::new(stores.clone()),
+        }
+    }
+
+    fn left(&self, runtime: &Handle) -> Outcome<Vec<String>> {
+        Ok(match self {
+            Self::Memory(stores) => stores.branches().iter().map(ToString::to_string).collect(),
+            Self::Slatedb(directory, _) => files(directory.path()),
+            Self::Fluss(stores) => runtime.block_on(stores.branches()).map_err(Trouble::Refused)?,
+        })
+    }
+}
+
+/// In a database of its own.
+fn fluss_stores(bootstrap: &str, seed: u64) -> FlussStores {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let database = format!("sim-{}-{seed}-{number}", std::process::id());
+    let config = FlussConfig {
+        buckets: 1 + (seed % 3) as i32,
+        // Few, so that what is forgotten has to be read again.
+        remembered_keys: if seed.is_multiple_of(2) { 16 } else { 1 << 20 },
+        timeout: Duration::from_secs(120),
+        ..FlussConfig::new(bootstrap, database)
+    };
+    FlussStores::new(config)
 }
 
 /// In memory where there is such a file system.
@@ -554,7 +603,7 @@ impl World {
     }
 
     /// After every engine is closed: with the last lease released, memory and store are empty.
-    fn is_gone(&mut self, memory: &MemoryStores, directory: Option<&Path>) -> Outcome {
+    fn is_gone(&mut self, place: &Place) -> Outcome {
         for at in 0..self.jobs.len() {
             while !self.jobs[at].completed.is_empty() {
                 self.release(at, 0)?;
@@ -564,7 +613,7 @@ impl World {
             wrong!("{} bytes of the memory budget are not given back", self.shared.budget.used());
         }
         let crashed = std::mem::take(&mut *self.shared.crashed.lock());
-        if directory.is_some() {
+        if !matches!(place, Place::Memory(_)) {
             // Nothing but closing stops the background work of a store in this process; left alone it would write to a
             // branch that is gone.
             for (_, store) in &crashed {
@@ -573,16 +622,14 @@ impl World {
         }
         let until = Instant::now() + SETTLE;
         loop {
-            let left = match directory {
-                None => memory.branches().iter().map(ToString::to_string).collect(),
-                Some(directory) => files(directory),
-            };
+            let left = place.left(&self.shared.runtime)?;
             if left.is_empty() {
                 return Ok(());
             }
             // A zombie on SlateDB can bring its branch back after a successor removed it: that is left to the sweep.
             let orphaned = |path: &String| crashed.iter().any(|(branch, _)| path.contains(branch.path()));
-            if directory.is_some() && Instant::now() + SETTLE > until + ORPHANED && left.iter().any(orphaned) {
+            let on_slatedb = matches!(place, Place::Slatedb(..));
+            if on_slatedb && Instant::now() + SETTLE > until + ORPHANED && left.iter().any(orphaned) {
                 self.report.orphans += 1;
                 return Ok(());
             }
