@@ -13,7 +13,7 @@ pub const WIDTHS: [usize; 5] = [4, 10, 9, 9, 9];
 pub const INTERNAL_GROUP: u32 = 1 << 16;
 /// The most buckets of a table.
 pub const MAX_BUCKETS: i32 = 16;
-/// Columns of the table of rows: `b`, `kg`, one a width, `tail`, `g`, `slot`, `e`, `v`.
+/// Columns of the table of rows: bucket, key group, one a width, the key's rest, generation, slot, epoch, value.
 const COLUMNS: usize = 2 + WIDTHS.len() + 1 + 4;
 const NULL_BITS: usize = COLUMNS.div_ceil(8);
 
@@ -76,7 +76,7 @@ pub fn group_of(key: &[u8]) -> u16 {
     u16::from_be_bytes([key[0], key[1]])
 }
 
-/// Appends the columns from `b` on to those of the key itself: what all versions of the row share.
+/// Appends the columns from `bucket` on to those of the key itself: what all versions of the row share.
 pub fn put_key(out: &mut Vec<u8>, b: u32, key: &[u8]) {
     put_varint(out, u64::from(b));
     put_varint(out, u64::from(group_of(key)));
@@ -196,7 +196,7 @@ pub fn parse_chain(row: &Stored) -> Option<(u64, u64)> {
     Some((u64::from_be_bytes(generation.try_into().ok()?), u64::from_be_bytes(number.try_into().ok()?)))
 }
 
-/// The bucket that Fluss's clients put a row into whose bucket key, the column `b`, has these bytes.
+/// The bucket that Fluss's clients put a row into whose bucket key, the column `bucket`, has these bytes.
 fn bucket_of(key: &[u8], buckets: i32) -> i32 {
     let code = murmur(key);
     let mut hash = step(code);
@@ -204,7 +204,7 @@ fn bucket_of(key: &[u8], buckets: i32) -> i32 {
     (finish(hash, 4) as i32).checked_abs().unwrap_or(0) % buckets
 }
 
-/// For each bucket the smallest value of `b` that lies in it. Below 128 it is one byte, on which all clients agree.
+/// For each bucket the smallest value of `bucket` that lies in it. Below 128 it is one byte, on which all clients agree.
 pub fn bucket_keys(buckets: i32) -> Option<Vec<u32>> {
     (0..buckets).map(|bucket| (0..128u32).find(|b| bucket_of(&[*b as u8], buckets) == bucket)).collect()
 }

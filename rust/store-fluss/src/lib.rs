@@ -2,8 +2,10 @@
 //! them.
 //!
 //! ```text
-//! <database>.<job>__<operator>   PK (b, kg, k1 … k5, tail, g, slot), e, v    the rows, and the chain rows that prove them
-//! <database>.weir-control        PK (t, k), v                                branches, pins, versions, readers
+//! <database>.<job>__<operator>   the rows, and the chain rows that prove them
+//!     PK (bucket, key_group, state, key1 … key4, key_rest, generation, slot), epoch, state_value
+//! <database>.weir-control        branches, pins, versions, readers
+//!     PK (t, k), v
 //! ```
 //!
 //! Fluss overwrites in place, fences no writer and has no snapshots. So the writer is in the key: each opening of a branch

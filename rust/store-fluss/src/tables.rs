@@ -28,7 +28,7 @@ pub struct Table {
     pub id: i64,
     pub info: Arc<TableInfo>,
     pub physical: Arc<PhysicalTablePath>,
-    /// The value of column `b` that lies in each bucket.
+    /// The value of column `bucket` that lies in each bucket.
     pub bucket_keys: Vec<u32>,
 }
 
@@ -38,7 +38,7 @@ impl Table {
         (u32::from(group) / GROUPS_TOGETHER % self.bucket_keys.len() as u32) as i32
     }
 
-    /// The value of column `b` in a bucket.
+    /// The value of column `bucket` in a bucket.
     pub fn b(&self, bucket: i32) -> u32 {
         self.bucket_keys[bucket as usize]
     }
@@ -97,17 +97,32 @@ const FORBIDDEN: [(&str, Option<&str>); 5] = [
     ("table.delete.behavior", Some("allow")),
 ];
 
+/// Columns of a table of rows after the bucket and the key group, by the widths of [`WIDTHS`].
+const KEY_COLUMNS: [&str; WIDTHS.len()] = ["state", "key1", "key2", "key3", "key4"];
+
+/// Their names and comments are for whoever looks into a table; Weir goes by their places.
 fn rows_schema() -> fluss::error::Result<Schema> {
-    let mut builder = Schema::builder().column("b", DataTypes::int()).column("kg", DataTypes::int());
-    let mut key = vec!["b".to_owned(), "kg".to_owned()];
-    for at in 1..=WIDTHS.len() {
-        builder = builder.column(format!("k{at}"), DataTypes::bytes());
-        key.push(format!("k{at}"));
+    let mut builder = Schema::builder()
+        .column("bucket", DataTypes::int())
+        .with_comment("chooses the bucket")
+        .column("key_group", DataTypes::int())
+        .with_comment("Flink's key group; 65536: rows by which Weir sees that nothing was lost");
+    for name in KEY_COLUMNS {
+        builder = builder.column(name, DataTypes::bytes());
+        if name == "state" {
+            builder = builder.with_comment("the first four bytes of the SHA-256 of the state's name");
+        }
     }
-    builder =
-        builder.column("tail", DataTypes::bytes()).column("g", DataTypes::bytes()).column("slot", DataTypes::int());
-    key.extend(["tail".to_owned(), "g".to_owned(), "slot".to_owned()]);
-    builder.column("e", DataTypes::bigint()).column("v", DataTypes::bytes()).primary_key(key)?.build()
+    builder = builder
+        .column("key_rest", DataTypes::bytes())
+        .column("generation", DataTypes::bytes())
+        .with_comment("who wrote the row")
+        .column("slot", DataTypes::int())
+        .column("epoch", DataTypes::bigint())
+        .column("state_value", DataTypes::bytes())
+        .with_comment("as Flink's serializer wrote it; NULL: deleted");
+    let key = ["bucket", "key_group"].into_iter().chain(KEY_COLUMNS).chain(["key_rest", "generation", "slot"]);
+    builder.primary_key(key.collect::<Vec<_>>())?.build()
 }
 
 fn control_schema() -> fluss::error::Result<Schema> {
@@ -213,7 +228,7 @@ impl Tables {
         control: bool,
     ) -> Result<()> {
         let what = || format!("table {path} cannot be made");
-        let keys = if control { "t" } else { "b" };
+        let keys = if control { "t" } else { "bucket" };
         let mut builder = TableDescriptor::builder()
             .schema(schema.clone())
             .distributed_by(Some(buckets), vec![keys.to_owned()])
@@ -291,7 +306,7 @@ impl Tables {
         if types(found).iter().map(nullable).ne(types(schema).iter().map(nullable)) {
             return refuse(format!("its columns have the types {:?}, expected {:?}", types(found), types(schema)));
         }
-        let bucket_key = [if control { "t" } else { "b" }];
+        let bucket_key = [if control { "t" } else { "bucket" }];
         if info.get_bucket_keys() != bucket_key || control && info.get_num_buckets() != 1 {
             return refuse(format!("bucket.key is {:?} in {} buckets", info.get_bucket_keys(), info.get_num_buckets()));
         }
