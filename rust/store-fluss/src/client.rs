@@ -179,6 +179,7 @@ impl Lookups {
     async fn prove(&self, table: &Table, group: &Group) -> Result<Vec<(usize, Vec<Vec<u8>>)>> {
         let deadline = Instant::now() + self.timeout;
         loop {
+            let view = self.view.load(Ordering::Acquire);
             let error = match self.ask(table, &group.asks).await {
                 Ok(mut answers) => match group.proofs.iter().find(|at| answers[**at].is_empty()) {
                     None => {
@@ -197,7 +198,11 @@ impl Lookups {
                     ),
                 },
                 Err(error) => {
-                    self.refresh(table).await;
+                    // Who is told of a change tries again before it makes one: each fetch spoils the answers of all
+                    // that ask meanwhile, and if each of them fetched in turn, none would ever be answered.
+                    if self.view.load(Ordering::Acquire) == view {
+                        self.refresh(table).await;
+                    }
                     error
                 }
             };
