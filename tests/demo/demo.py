@@ -20,6 +20,12 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="weir demo", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--backend", choices=("weir", "rocksdb", "hashmap"), default="weir")
     parser.add_argument(
+        "--store",
+        choices=("embedded", "fluss"),
+        default="embedded",
+        help="where Weir keeps the state: SlateDB inside the TaskManagers, or a Fluss cluster that the demo starts",
+    )
+    parser.add_argument(
         "--big", action="store_true", help="add generated keys until the state is 20 times the working set"
     )
     parser.add_argument(
@@ -35,6 +41,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.days is not None and not FEWEST_DAYS <= options.days <= DAYS:
         parser.error(f"--days: from {FEWEST_DAYS}, so that there is time for what happens, to {DAYS}")
+    if options.store != "embedded" and options.backend != "weir":
+        parser.error(f"--store {options.store} is a store of Weir: not with --backend {options.backend}")
     options.days = options.days or (SMALL_DAYS if options.small else DAYS)
     # How long the input is spread over, so that there is time for what happens meanwhile.
     options.seconds = 15 if options.small else 45

@@ -40,6 +40,8 @@ class Fluss:
             "state.backend.weir.store": "fluss",
             "state.backend.weir.fluss.bootstrap-servers": self.bootstrap,
             "state.backend.weir.fluss.replication": str(self.tablets),
+            # For a few cores.
+            "state.backend.weir.fluss.buckets": "4",
         }
 
     def servers(self) -> list[str]:

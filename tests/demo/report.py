@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from job import Checkpoint, Failure, Kill
 from verdict import Result
@@ -123,6 +125,15 @@ def print_results(results: list[Result]) -> None:
 def machine() -> str:
     load = ", ".join(f"{each:.0f}" for each in os.getloadavg())
     return f"{os.cpu_count()} processors, load {load} (last 1, 5, 15 minutes)"
+
+
+def disk_bytes(folder: Path) -> int:
+    """What the files below a folder add up to; those that go meanwhile do not count."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def mb(size: float) -> str:

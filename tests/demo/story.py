@@ -11,9 +11,11 @@ from string import Template
 import install
 from cluster import Cluster
 from data import READINGS_A_FILE, Feeder, Step, make_later_readings, make_readings, split_by_day
+from fluss import Fluss
 from install import DemoError
 from job import Job
-from report import Phase, Report, Restore, mb
+from report import Phase, Report, Restore, disk_bytes, mb
+from session import FLUSS
 from verdict import Verdict
 
 HERE = Path(__file__).resolve().parent
@@ -72,8 +74,15 @@ class Story:
         }
         self.sql = self._template("job.sql", names)
         self.verdict = Verdict(self._template("expected.sql", {"input": str(run / "input")}), run / "output")
-        garbage = "merged files stay on disk for state.backend.weir.embedded.gc.min-age, 5 minutes, before they are removed"
-        self.report = Report(self.working_set, garbage if options.backend == "weir" else "")
+        # What fills the disk beside the state.
+        self.fluss = Fluss(run / FLUSS, tablets=1) if options.store == "fluss" else None
+        if self.fluss:
+            note = "Fluss's log of all changes among it, which is kept for table.log.ttl, 7 days"
+        elif options.backend == "weir":
+            note = "merged files stay on disk for state.backend.weir.embedded.gc.min-age, 5 minutes, before they are removed"
+        else:
+            note = ""
+        self.report = Report(self.working_set, note)
         self.job: Job
 
     def run(self) -> Report:
@@ -86,13 +95,19 @@ class Story:
             self.say("Stopping the cluster")
             self.feeder.stop()
             self.cluster.stop()
+            if self.fluss:
+                self.fluss.stop()
         return self.report
 
     def start(self) -> None:
         """The cluster comes up and the job starts; with --big its state grows first."""
+        if self.fluss:
+            self.say("Starting Fluss: ZooKeeper, a coordinator, a tablet server")
+            self.fluss.start()
+            self.cluster.extra |= self.fluss.settings()
         self.say(
             f"Starting Flink {install.FLINK_VERSION}: a JobManager, {self.cluster.task_managers} TaskManagers, "
-            f"state backend {self.options.backend}"
+            f"state backend {self.options.backend}{' in Fluss' if self.fluss else ''}"
         )
         self.cluster.start()
         self.say(f"Flink's page: {self.cluster.page} (logs: {self.cluster.logs})")
@@ -163,7 +178,8 @@ class Story:
         self.report.rows = self.verdict.input_rows()
         self.report.phases.append(Phase(f"parallelism {AFTER}", self.job.completed()))
         self.report.unplanned += self.job.failures()
-        self.report.stored = sum(path.stat().st_size for path in self.cluster.checkpoints.rglob("*") if path.is_file())
+        store = self.fluss.root / "data" if self.fluss else self.cluster.checkpoints
+        self.report.stored = disk_bytes(store)
         self.job.cancel()
 
     def say(self, text: str) -> None:

@@ -18,7 +18,7 @@ from fluss import Fluss
 from install import FLINK_VERSION, DemoError
 from job import Checkpoint, Job
 from load import Load
-from report import Phase, differences, machine, mb, print_phases, print_results
+from report import Phase, differences, disk_bytes, machine, mb, print_phases, print_results
 from session import FLUSS
 from story import SINK
 from strikes import Strike, plan
@@ -218,8 +218,8 @@ class Siege:
         print()
         rows = ", ".join(f"{count:,} {name}" for name, count in self._verdict.input_rows().items())
         print(line("Rows in", rows))
-        stored = sum(path.stat().st_size for path in self._cluster.checkpoints.rglob("*") if path.is_file())
-        print(line("State", f"{mb(self._checkpoints[last].state)} in checkpoint {last}; {mb(stored)} in the checkpoint directory"))
+        stored = disk_bytes(self._fluss.root / "data" if self._fluss else self._cluster.checkpoints)
+        print(line("State", f"{mb(self._checkpoints[last].state)} in checkpoint {last}; {mb(stored)} on disk"))
         print(line("Working set", f"at most {mb(PARALLELISM * self.options.managed << 20)}, the managed memory"))
         print(
             line("Checkpoints", f"{counts['completed']} completed, {counts['failed']} failed; restored {counts['restored']} times")

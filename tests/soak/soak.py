@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo"))
 
 from session import Session
+from strikes import WEIGHTS
 
 
 def parse() -> argparse.Namespace:
@@ -21,7 +22,7 @@ def parse() -> argparse.Namespace:
         description=(__doc__ or "").splitlines()[0],
         epilog="Exit status 0: every row of every result is what DuckDB computes from the same files. About 10 s a kill.",
     )
-    parser.add_argument("--store", choices=["embedded"], default="embedded", help="where the state lies (default: %(default)s)")
+    parser.add_argument("--store", choices=sorted(WEIGHTS), default="embedded", help="where the state lies (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=100, metavar="N", help="kills (default: %(default)s)")
     parser.add_argument("--seed", type=int, metavar="N", help="makes the input and the plan of kills (default: random, and printed)")
     parser.add_argument("--rate", type=int, default=1000, metavar="N", help="events a second (default: %(default)s)")
