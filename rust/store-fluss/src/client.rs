@@ -198,11 +198,7 @@ impl Lookups {
                     ),
                 },
                 Err(error) => {
-                    // Who is told of a change tries again before it makes one: each fetch spoils the answers of all
-                    // that ask meanwhile, and if each of them fetched in turn, none would ever be answered.
-                    if self.view.load(Ordering::Acquire) == view {
-                        self.refresh(table).await;
-                    }
+                    self.refresh_unless_changed(table, view).await;
                     error
                 }
             };
@@ -262,6 +258,19 @@ impl Lookups {
     /// Fetches anew who leads the buckets of a table.
     pub async fn refresh(&self, table: &Table) {
         let _one = self.refreshing.lock().await;
+        self.fetch(table).await;
+    }
+
+    /// Only if there was no fetch since `view`. Who is told of a change tries again before it makes one: each fetch spoils
+    /// the answers of all that ask meanwhile, and if each of them fetched in turn, none would ever be answered.
+    async fn refresh_unless_changed(&self, table: &Table, view: u64) {
+        let _one = self.refreshing.lock().await;
+        if self.view.load(Ordering::Acquire) == view {
+            self.fetch(table).await;
+        }
+    }
+
+    async fn fetch(&self, table: &Table) {
         self.view.fetch_add(1, Ordering::AcqRel);
         let update = self.connection.get_metadata();
         let update = update.update_table_metadata(&table.path);

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fluss::metadata::{DataTypes, PhysicalTablePath, Schema, TableDescriptor, TableInfo, TablePath};
 use fluss::rpc::FlussError;
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 use weir_store::{BranchName, ErrorKind, Result, StoreError};
 
 use crate::client::{Lookups, Unfinished, Writer, unavailable};
@@ -140,12 +142,12 @@ struct LookError {
 /// The tables of one database, each looked at once a process.
 pub struct Tables {
     config: FlussConfig,
-    known: tokio::sync::Mutex<HashMap<String, Arc<Table>>>,
+    known: Mutex<HashMap<String, Arc<OnceCell<Arc<Table>>>>>,
 }
 
 impl Tables {
     pub fn new(config: FlussConfig) -> Self {
-        Self { config, known: tokio::sync::Mutex::default() }
+        Self { config, known: Mutex::default() }
     }
 
     /// The table of rows `name`, or `None` if it is not there.
@@ -172,10 +174,24 @@ impl Tables {
         create: bool,
         control: bool,
     ) -> Result<Option<Arc<Table>>> {
-        let mut known = self.known.lock().await;
-        if let Some(table) = known.get(name) {
-            return Ok(Some(table.clone()));
+        // Each alone: a job may have many, and making one takes a while.
+        let known = self.known.lock().entry(name.to_owned()).or_default().clone();
+        let find = async || self.find(writer, lookups, name, create, control).await.map_err(Some)?.ok_or(None);
+        match known.get_or_try_init(find).await {
+            Ok(table) => Ok(Some(table.clone())),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
         }
+    }
+
+    async fn find(
+        &self,
+        writer: &Writer,
+        lookups: &Lookups,
+        name: &str,
+        create: bool,
+        control: bool,
+    ) -> Result<Option<Arc<Table>>> {
         let path = TablePath::new(self.config.database.clone(), name);
         let schema = if control { control_schema() } else { rows_schema() };
         let schema = schema.map_err(|error| StoreError::new(ErrorKind::Internal, format!("schema: {error}")))?;
@@ -215,7 +231,6 @@ impl Tables {
             writer.finish(&table, writes).await?;
         }
         lookups.refresh(&table).await;
-        known.insert(name.to_owned(), table.clone());
         Ok(Some(table))
     }
 
