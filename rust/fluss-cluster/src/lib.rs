@@ -82,6 +82,15 @@ impl Cluster {
         self.root.join("data").join(name)
     }
 
+    /// The id of a server's process, such as of `tablet-0`; of a cluster of its own.
+    ///
+    /// # Panics
+    /// If there is no such server, or it does not run.
+    pub fn process(&self, name: &str) -> u32 {
+        let text = std::fs::read_to_string(self.root.join("pid").join(name)).expect("the server runs");
+        text.split(' ').next().and_then(|id| id.parse().ok()).expect("its file begins with its process id")
+    }
+
     /// Ends a process at once: `zookeeper`, `coordinator` or `tablet-<n>`.
     pub fn kill(&self, name: &str) {
         self.command(&format!("kill {name}"));
