@@ -22,6 +22,15 @@ pub fn sequence_suffix(sequence: u64) -> [u8; 9] {
     suffix
 }
 
+/// What stands before an element in the value of a list's row: its length, `u32` big-endian.
+///
+/// # Panics
+///
+/// If the element has 4 GiB or more.
+pub fn element_length(element: &[u8]) -> [u8; 4] {
+    u32::try_from(element.len()).expect("an element has less than 4 GiB").to_be_bytes()
+}
+
 /// The leading bytes of every row of a state: the key group, then the state's id.
 pub fn state_prefix(key_group: u16, state_id: u32) -> [u8; 6] {
     let mut prefix = [0; 6];

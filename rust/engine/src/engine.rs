@@ -12,7 +12,6 @@ use weir_store::{Commit, Expiry, StateStore};
 
 use crate::budget::{Member, MemoryBudget};
 use crate::commits::Commits;
-use crate::encoding::sequence_suffix;
 use crate::error::{EngineError, ErrorKind, Result, closed, invalid};
 use crate::flush::{self, DeleteRows};
 use crate::options::EngineOptions;
@@ -192,13 +191,13 @@ impl<V: Resident> KeyedEngine<V> {
     /// Writes a row of a group.
     #[inline]
     pub fn group_put(&self, prefix: &[u8], suffix: &[u8], value: &[u8]) -> Result<()> {
-        self.shared.set_in_group(prefix, suffix, Some(value), false)
+        self.shared.set_in_group(prefix, suffix, Some(value))
     }
 
     /// Removes a row of a group, without asking whether there is one.
     #[inline]
     pub fn group_delete(&self, prefix: &[u8], suffix: &[u8]) -> Result<()> {
-        self.shared.set_in_group(prefix, suffix, None, false)
+        self.shared.set_in_group(prefix, suffix, None)
     }
 
     pub fn group_contains(&self, prefix: &[u8], suffix: &[u8]) -> Result<bool> {
@@ -217,15 +216,20 @@ impl<V: Resident> KeyedEngine<V> {
         self.shared.group_clear(prefix)
     }
 
-    /// Writes a row whose suffix is the engine's next sequence number, encoded as [`sequence_suffix`].
-    pub fn list_append(&self, prefix: &[u8], value: &[u8]) -> Result<()> {
+    /// Appends an element to a list, whose rows hold elements as `[u32 BE length][element]` each and have sequence numbers as
+    /// suffixes, encoded as [`crate::encoding::sequence_suffix`].
+    ///
+    /// The element goes into the list's last row, if that was begun in the running epoch, is not flushed yet and stays
+    /// within 1 KiB; else (true) into a new row of the engine's next sequence number. So nothing is read, and a checkpoint
+    /// costs a list a row for each KiB that was appended since the last one.
+    pub fn list_append(&self, prefix: &[u8], element: &[u8]) -> Result<bool> {
         self.shared.check_key(prefix)?;
         let mut inner = self.shared.enter_to_write()?;
         let sequence = inner.next_sequence;
-        inner.next_sequence += 1;
-        inner.working_set.set_in_group(prefix, &sequence_suffix(sequence), Some(value), true);
+        let begun = inner.working_set.append(prefix, sequence, element);
+        inner.next_sequence += u64::from(begun);
         self.shared.wrote(&mut inner);
-        Ok(())
+        Ok(begun)
     }
 
     /// Appends rows of a group to `out`, in the order of their suffixes, those after the suffix `after` only, as
@@ -237,12 +241,11 @@ impl<V: Resident> KeyedEngine<V> {
         self.shared.group_page(prefix, after, max_bytes, out)
     }
 
-    /// Appends the values of a group to `out`, in the order of their suffixes, as `[u32 LE length][value]` each, if the
-    /// whole group is in memory and its values with their lengths have at most `max_bytes`.
+    /// Appends the values of a group to `out`, in the order of their suffixes, if the whole group is in memory and its values
+    /// have at most `max_bytes`. Of a list that is all its elements, each behind its length.
     ///
-    /// How many there are; `None`: the group is not, or they have more, so that `out` is as before and
-    /// [`Self::group_page`] reads the group.
-    pub fn group_values(&self, prefix: &[u8], max_bytes: usize, out: &mut Vec<u8>) -> Result<Option<usize>> {
+    /// False: the group is not, or they have more, so that `out` is as before and [`Self::group_page`] reads the group.
+    pub fn group_values(&self, prefix: &[u8], max_bytes: usize, out: &mut Vec<u8>) -> Result<bool> {
         self.shared.check_key(prefix)?;
         let mut inner = self.shared.enter()?;
         Ok(inner.values_in_memory(prefix, max_bytes, out))
@@ -675,10 +678,10 @@ impl<V: Resident> Shared<V> {
         Ok(inner)
     }
 
-    pub fn set_in_group(&self, prefix: &[u8], suffix: &[u8], value: Option<&[u8]>, unused: bool) -> Result<()> {
+    pub fn set_in_group(&self, prefix: &[u8], suffix: &[u8], value: Option<&[u8]>) -> Result<()> {
         self.check_key(prefix)?;
         let mut inner = self.enter_to_write()?;
-        inner.working_set.set_in_group(prefix, suffix, value, unused);
+        inner.working_set.set_in_group(prefix, suffix, value);
         self.wrote(&mut inner);
         Ok(())
     }

@@ -14,11 +14,20 @@ pub(crate) struct Group {
     pub complete: bool,
     /// Used since the last sweep of empty groups.
     pub referenced: bool,
+    /// The sequence number of the row that was appended last since the group came to memory.
+    pub begun: Option<u64>,
 }
 
 impl Vacant for Group {
     fn vacant() -> Self {
-        Self { prefix: RowKey::EMPTY, hash: 0, complete: false, referenced: false, rows: OrderedRows::default() }
+        Self {
+            prefix: RowKey::EMPTY,
+            hash: 0,
+            complete: false,
+            referenced: false,
+            begun: None,
+            rows: OrderedRows::default(),
+        }
     }
 }
 
@@ -44,8 +53,14 @@ impl Groups {
 
     pub fn insert(&mut self, hash: u32, prefix: &[u8], complete: bool) -> u32 {
         let id = self.slab.alloc();
-        self.slab[id] =
-            Group { prefix: RowKey::new(prefix), hash, complete, referenced: true, rows: OrderedRows::default() };
+        self.slab[id] = Group {
+            prefix: RowKey::new(prefix),
+            hash,
+            complete,
+            referenced: true,
+            begun: None,
+            rows: OrderedRows::default(),
+        };
         self.index.insert(hash, id);
         id
     }
@@ -127,8 +142,10 @@ pub(crate) fn spread(hash: u32) -> u64 {
 #[derive(Default)]
 pub(crate) struct OrderedRows {
     first: Vec<Entry>,
+    len: u32,
+    /// The row with the greatest suffix, if there is any: named here too, since most lists have one row and all grow there.
+    last: u32,
     rest: Option<Box<Rest>>,
-    len: usize,
     bytes: usize,
 }
 
@@ -217,11 +234,23 @@ impl Rest {
 
 impl OrderedRows {
     pub fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The row with the greatest suffix.
+    #[inline]
+    pub fn last(&self) -> Option<u32> {
+        (self.len > 0).then_some(self.last)
+    }
+
+    /// The only row.
+    #[inline]
+    pub fn only(&self) -> Option<u32> {
+        (self.len == 1).then_some(self.last)
     }
 
     /// Bytes of the chunks and of the list of chunks.
@@ -231,6 +260,10 @@ impl OrderedRows {
 
     #[inline]
     fn rest(&self) -> &[Vec<Entry>] {
+        // Asked first, since it lies beside what else is read.
+        if self.len() == self.first.len() {
+            return &[];
+        }
         self.rest.as_ref().map_or(&[], |rest| rest.chunks.as_slice())
     }
 
@@ -264,7 +297,11 @@ impl OrderedRows {
     #[inline]
     pub fn find<'a>(&self, suffix: &[u8], suffix_of: impl Fn(u32) -> &'a [u8]) -> Result<(Position, u32), Position> {
         let head = head(suffix);
-        let chunk = self.rest.as_ref().map_or(0, |rest| rest.find(head, suffix, &suffix_of));
+        let chunk = if self.len() == self.first.len() {
+            0
+        } else {
+            self.rest.as_ref().map_or(0, |rest| rest.find(head, suffix, &suffix_of))
+        };
         let entries = self.chunk(chunk).as_slice();
         let (less, equal) = if entries.len() <= LINEAR {
             entries.iter().fold((0, 0), |(less, equal), entry| {
@@ -290,6 +327,9 @@ impl OrderedRows {
     /// Inserts at the place that [`Self::find`] gave.
     pub fn insert(&mut self, mut at: Position, suffix: &[u8], id: u32) {
         let entry = Entry::new(suffix, id);
+        if at.chunk == self.rest().len() && at.entry == self.chunk(at.chunk).len() {
+            self.last = id;
+        }
         self.len += 1;
         if self.chunk(at.chunk).len() < CHUNK {
             let before = self.chunk_bytes(at.chunk);
@@ -319,7 +359,15 @@ impl OrderedRows {
     }
 
     pub fn remove(&mut self, at: Position) {
+        let was_last = self.chunk(at.chunk)[at.entry].id == self.last;
+        self.remove_entry(at);
         self.len -= 1;
+        if was_last && let Some(entry) = self.chunk(self.rest().len()).last() {
+            self.last = entry.id;
+        }
+    }
+
+    fn remove_entry(&mut self, at: Position) {
         let before = self.chunk_bytes(at.chunk);
         let chunk = self.chunk_mut(at.chunk);
         chunk.remove(at.entry);
@@ -375,7 +423,10 @@ impl OrderedRows {
 
     /// Names another place as the holder of the same row.
     pub fn rename(&mut self, at: Position, id: u32) {
-        self.chunk_mut(at.chunk)[at.entry].id = id;
+        let was = std::mem::replace(&mut self.chunk_mut(at.chunk)[at.entry].id, id);
+        if self.last == was {
+            self.last = id;
+        }
     }
 
     pub fn start(&self) -> Position {
@@ -416,7 +467,7 @@ mod tests {
 
     #[test]
     fn what_finding_a_row_needs_is_on_one_cache_line() {
-        assert_eq!(offset_of!(Group, rows) + offset_of!(OrderedRows, len), 64);
+        assert_eq!(offset_of!(Group, rows) + offset_of!(OrderedRows, rest), 64);
         assert_eq!(size_of::<Group>(), 128);
     }
 
@@ -474,6 +525,8 @@ mod tests {
                     let heads: Vec<_> = rows.rest().iter().map(|chunk| chunk[0].head()).collect();
                     assert_eq!(rows.rest.as_ref().map_or(&[][..], |rest| &rest.heads), heads);
                     assert_eq!(rows.len(), model.len());
+                    assert_eq!(rows.last(), model.values().next_back().copied());
+                    assert_eq!(rows.only().is_some(), model.len() == 1);
                 }
             }
         }

@@ -21,6 +21,12 @@ pub trait Resident: Sized + Send + 'static {
     fn assign(&mut self, bytes: &[u8]) {
         *self = Self::from_bytes(bytes);
     }
+
+    /// Appends these bytes, one after the other, to those of the value; an implementation may reuse what it has allocated.
+    fn append(&mut self, parts: [&[u8]; 2]) {
+        let bytes = [&self.as_bytes(), parts[0], parts[1]].concat();
+        self.assign(&bytes);
+    }
 }
 
 /// Bytes of which up to 15 lie in the row itself, so that reading a small value costs no second access to memory; more
@@ -45,22 +51,37 @@ impl SmallBytes {
 
     #[inline]
     fn new(bytes: &[u8]) -> Self {
+        if bytes.len() > Self::INLINE {
+            return Self::on_heap(Box::from(bytes));
+        }
         let mut data = [MaybeUninit::uninit(); Self::INLINE];
         let target: *mut u8 = data.as_mut_ptr().cast();
-        if bytes.len() <= Self::INLINE {
-            // SAFETY: there is room, and `data` is new.
-            unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-            Self { data, tag: NonZeroU8::MIN.saturating_add(bytes.len() as u8) }
-        } else {
-            let len = u32::try_from(bytes.len()).expect("a value has less than 4 GiB");
-            let start: *mut u8 = Box::into_raw(Box::<[u8]>::from(bytes)).cast();
-            // SAFETY: 12 of 15 bytes; unaligned, since only the finished value is aligned for sure.
-            unsafe {
-                target.cast::<*mut u8>().write_unaligned(start);
-                target.add(8).cast::<u32>().write_unaligned(len);
-            }
-            Self { data, tag: HEAP }
+        // SAFETY: there is room, and `data` is new.
+        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Self { data, tag: NonZeroU8::MIN.saturating_add(bytes.len() as u8) }
+    }
+
+    #[inline]
+    fn on_heap(bytes: Box<[u8]>) -> Self {
+        let mut data = [MaybeUninit::uninit(); Self::INLINE];
+        let target: *mut u8 = data.as_mut_ptr().cast();
+        let len = u32::try_from(bytes.len()).expect("a value has less than 4 GiB");
+        let start: *mut u8 = Box::into_raw(bytes).cast();
+        // SAFETY: 12 of 15 bytes; unaligned, since only the finished value is aligned for sure.
+        unsafe {
+            target.cast::<*mut u8>().write_unaligned(start);
+            target.add(8).cast::<u32>().write_unaligned(len);
         }
+        Self { data, tag: HEAP }
+    }
+
+    /// Takes the slice on the heap out, which leaves an empty value.
+    #[inline]
+    fn take_heap(&mut self) -> Option<Box<[u8]>> {
+        let slice = self.heap()?;
+        self.tag = NonZeroU8::MIN;
+        // SAFETY: made by `Box::into_raw`, and no longer this value's.
+        Some(unsafe { Box::from_raw(slice) })
     }
 
     /// The slice on the heap, if there is one.
@@ -90,10 +111,7 @@ impl SmallBytes {
 impl Drop for SmallBytes {
     #[inline]
     fn drop(&mut self) {
-        if let Some(slice) = self.heap() {
-            // SAFETY: made by `Box::into_raw`, and dropped once.
-            drop(unsafe { Box::from_raw(slice) });
-        }
+        drop(self.take_heap());
     }
 }
 
@@ -122,6 +140,38 @@ impl Resident for SmallBytes {
             _ => *self = Self::new(bytes),
         }
     }
+
+    /// The allocation grows, often in its place.
+    #[inline]
+    fn append(&mut self, [first, second]: [&[u8]; 2]) {
+        let len = self.as_slice().len();
+        let more = first.len() + second.len();
+        let mut bytes = match self.take_heap() {
+            Some(bytes) => {
+                let mut bytes = bytes.into_vec();
+                bytes.reserve_exact(more);
+                bytes
+            }
+            None if len + more <= Self::INLINE => {
+                let target: *mut u8 = self.data.as_mut_ptr().cast();
+                // SAFETY: there is room behind the `len` bytes that have been written.
+                unsafe {
+                    target.add(len).copy_from_nonoverlapping(first.as_ptr(), first.len());
+                    target.add(len + first.len()).copy_from_nonoverlapping(second.as_ptr(), second.len());
+                }
+                self.tag = NonZeroU8::MIN.saturating_add((len + more) as u8);
+                return;
+            }
+            None => {
+                let mut bytes = Vec::with_capacity(len + more);
+                bytes.extend_from_slice(self.as_slice());
+                bytes
+            }
+        };
+        bytes.extend_from_slice(first);
+        bytes.extend_from_slice(second);
+        *self = Self::on_heap(bytes.into_boxed_slice());
+    }
 }
 
 #[cfg(test)]
@@ -144,6 +194,11 @@ mod tests {
                 value.assign(&bytes(after, 2));
                 assert_eq!(value.as_bytes(), bytes(after, 2));
                 assert_eq!(value.heap_bytes(), if after > 15 { after } else { 0 });
+                let appended = bytes(before, 3);
+                let (first, second) = appended.split_at(before / 3);
+                value.append([first, second]);
+                assert_eq!(value.as_bytes(), [bytes(after, 2), appended.clone()].concat());
+                assert_eq!(value.heap_bytes(), if before + after > 15 { before + after } else { 0 });
             }
         }
     }

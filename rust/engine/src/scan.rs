@@ -115,7 +115,7 @@ impl<V: Resident> Shared<V> {
             let (inner, page) = self.scan(prefix, after.as_deref(), limit)?;
             drop(inner);
             for (key, _) in &page.rows {
-                self.set_in_group(prefix, &key[prefix.len()..], None, false)?;
+                self.set_in_group(prefix, &key[prefix.len()..], None)?;
             }
             self.reenter()?.working_set.page_bytes = 0;
             complete = page.done;
@@ -149,7 +149,7 @@ impl<V: Resident> Shared<V> {
                 return Ok(set.groups[group].complete);
             }
             for suffix in &suffixes {
-                set.set_in_group(prefix, suffix, None, false);
+                set.set_in_group(prefix, suffix, None);
             }
             self.wrote(&mut inner);
             after = suffixes.into_iter().next_back();
@@ -196,33 +196,38 @@ struct Merged {
 
 impl<V: Resident> Inner<V> {
     /// See [`crate::KeyedEngine::group_values`].
-    pub fn values_in_memory(&mut self, prefix: &[u8], max_bytes: usize, out: &mut Vec<u8>) -> Option<usize> {
+    pub fn values_in_memory(&mut self, prefix: &[u8], max_bytes: usize, out: &mut Vec<u8>) -> bool {
         let set = &self.working_set;
-        let mut count = 0;
-        match set.find_group(prefix) {
-            None if !set.group_is_known_empty(prefix) => return None,
-            Some(group) if !set.groups[group].complete => return None,
-            None => {}
-            Some(group) => {
-                let start = out.len();
-                for ids in set.groups[group].rows.chunks() {
-                    set.rows.prefetch(ids.clone());
-                    for id in ids {
-                        let Some(value) = &set.rows[id].value else { continue };
-                        let value = value.as_bytes();
-                        if out.len() - start + 4 + value.len() > max_bytes {
-                            out.truncate(start);
-                            return None;
-                        }
-                        out.extend_from_slice(&(value.len() as u32).to_le_bytes());
-                        out.extend_from_slice(&value);
-                        count += 1;
-                    }
-                }
+        let start = out.len();
+        let append = |id: u32, out: &mut Vec<u8>| {
+            let Some(value) = &set.rows[id].value else { return true };
+            let value = value.as_bytes();
+            let fits = out.len() - start + value.len() <= max_bytes;
+            if fits {
+                out.extend_from_slice(&value);
             }
+            fits
+        };
+        let whole = match set.find_group(prefix) {
+            None => set.group_is_known_empty(prefix),
+            Some(group) => {
+                let rows = &set.groups[group].rows;
+                set.groups[group].complete
+                    && match rows.only() {
+                        Some(id) => append(id, out),
+                        None => rows.chunks().all(|mut ids| {
+                            set.rows.prefetch(ids.clone());
+                            ids.all(|id| append(id, out))
+                        }),
+                    }
+            }
+        };
+        if whole {
+            self.stats.hits += 1;
+        } else {
+            out.truncate(start);
         }
-        self.stats.hits += 1;
-        Some(count)
+        whole
     }
 
     /// A page of a complete group.

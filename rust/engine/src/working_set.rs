@@ -6,6 +6,7 @@ use hashbrown::DefaultHashBuilder;
 
 use crate::absence::Absence;
 use crate::batch::{Batch, head};
+use crate::encoding::{element_length, sequence_suffix};
 use crate::epochs::Epochs;
 use crate::groups::{Groups, Position};
 use crate::index::Index;
@@ -14,6 +15,9 @@ use crate::resident::Resident;
 use crate::rows::{FLUSHING, IN_GROUP, MAYBE_STORED, REFERENCED, RowKey, Rows, Slot, USED};
 
 pub(crate) const NONE: u32 = u32::MAX;
+
+/// Bytes up to which a list's row grows. Copying what is there costs an element this much, halved, as the row grows.
+const MAX_GROWN_BYTES: usize = 1024;
 
 /// How many rows ahead the processor is told what is read next.
 const PREFETCHED: usize = 12;
@@ -210,9 +214,9 @@ impl<V: Resident> WorkingSet<V> {
         self.mark_dirty(id);
     }
 
-    /// Writes a row of a group; `None` deletes it. `unused`: the caller knows that the key was never written.
+    /// Writes a row of a group; `None` deletes it.
     #[inline]
-    pub fn set_in_group(&mut self, prefix: &[u8], suffix: &[u8], value: Option<&[u8]>, unused: bool) {
+    pub fn set_in_group(&mut self, prefix: &[u8], suffix: &[u8], value: Option<&[u8]>) {
         let hash = self.hash(prefix);
         let found = self.groups.find(fold(hash), prefix);
         let at = match found.map(|group| self.find_row(group, suffix)) {
@@ -220,12 +224,10 @@ impl<V: Resident> WorkingSet<V> {
             Some(Err(at)) => Some(at),
             None => None,
         };
-        let absent = unused
-            || match found {
-                Some(group) => self.groups[group].complete,
-                None => self.absence.is_known(group_hash(hash)),
-            }
-            || self.absence.is_known(self.group_row_hash(prefix, suffix));
+        let absent = match found {
+            Some(group) => self.groups[group].complete,
+            None => self.absence.is_known(group_hash(hash)),
+        } || self.absence.is_known(self.group_row_hash(prefix, suffix));
         if absent && value.is_none() {
             return;
         }
@@ -235,6 +237,66 @@ impl<V: Resident> WorkingSet<V> {
         let id = self.insert(RowKey::new(suffix), value, group, flags);
         self.insert_in_group(group, at, suffix, id);
         self.mark_dirty(id);
+    }
+
+    /// Appends an element to a list: to the row that was begun last if the running epoch has written that and nobody is
+    /// about to flush it, so that no row that was flushed is written again; else as a new row of this sequence number, which
+    /// is greater than any before. True: the number is taken.
+    #[inline]
+    pub fn append(&mut self, prefix: &[u8], sequence: u64, element: &[u8]) -> bool {
+        let found = self.find_group(prefix);
+        if let Some(group) = found
+            && let Some(last) = self.groups[group].rows.last()
+            && let Some(begun) = self.groups[group].begun
+            && self.rows[last].key.as_slice() == sequence_suffix(begun)
+            && self.extend(last, element)
+        {
+            return false;
+        }
+        let group = found.unwrap_or_else(|| self.insert_group(prefix));
+        self.groups[group].begun = Some(sequence);
+        let suffix = sequence_suffix(sequence);
+        let length = element_length(element);
+        let at = match self.find_row(group, &suffix) {
+            // Somebody has asked for it before it was there.
+            Ok((_, id)) => {
+                self.write(id, Some(&[&length, element].concat()));
+                return true;
+            }
+            Err(at) => at,
+        };
+        let id = self.insert(RowKey::new(&suffix), Some(&length), group, IN_GROUP);
+        let slot = &mut self.rows[id];
+        if let Some(value) = &mut slot.value {
+            let before = value.heap_bytes();
+            value.append([element, &[]]);
+            self.heap_bytes = self.heap_bytes + value.heap_bytes() - before;
+        }
+        self.insert_in_group(group, at, &suffix, id);
+        self.mark_dirty(id);
+        true
+    }
+
+    /// Appends an element to a row; false: that is not to be written in the running epoch, or would become too long.
+    #[inline]
+    fn extend(&mut self, id: u32, element: &[u8]) -> bool {
+        let slot = &mut self.rows[id];
+        if slot.epoch != self.epochs.current || slot.has(FLUSHING) {
+            return false;
+        }
+        let Some(value) = &mut slot.value else { return false };
+        let length = element_length(element);
+        if value.as_bytes().len() + length.len() + element.len() > MAX_GROWN_BYTES {
+            return false;
+        }
+        let before = value.heap_bytes();
+        value.append([&length, element]);
+        let after = value.heap_bytes();
+        slot.flags |= REFERENCED;
+        self.heap_bytes = self.heap_bytes + after - before;
+        self.dirty_bytes = self.dirty_bytes + after - before;
+        self.changed = true;
+        true
     }
 
     /// Keeps what the store said about a value row. Returns its place.
@@ -884,7 +946,7 @@ mod tests {
         let prefix = [0, 1, 0, 0, 0, 2];
         for i in 0..4000_u32 {
             set.set(&i.to_be_bytes(), Some(&i.to_le_bytes()));
-            set.set_in_group(&prefix, &i.to_be_bytes(), Some(&i.to_le_bytes()), false);
+            set.set_in_group(&prefix, &i.to_be_bytes(), Some(&i.to_le_bytes()));
         }
         let mut batch = Batch::new(1);
         assert!(set.collect(&mut batch, usize::MAX, usize::MAX, usize::MAX));

@@ -125,10 +125,18 @@ impl Program<'_> {
             73..78 => {
                 let (prefix, value) = (list_prefix(key % 10), self.value());
                 // A refused append has not taken its number.
-                self.retry(|engine| engine.list_append(&prefix, &value));
-                let suffix = weir_engine::encoding::sequence_suffix(self.next_sequence);
-                self.next_sequence += 1;
-                self.model.insert([&prefix[..], &suffix].concat(), value);
+                let begun = self.retry(|engine| engine.list_append(&prefix, &value));
+                let element = [&(value.len() as u32).to_be_bytes()[..], &value].concat();
+                if begun {
+                    let suffix = weir_engine::encoding::sequence_suffix(self.next_sequence);
+                    self.next_sequence += 1;
+                    self.model.insert([&prefix[..], &suffix].concat(), element);
+                } else {
+                    let last = model_rows(&self.model, &prefix, None).pop().map(|(key, _)| key);
+                    let row = last.and_then(|key| self.model.get_mut(&key)).expect("a row to append to");
+                    row.extend(element);
+                    assert!(row.len() <= 1024, "a row of {} bytes", row.len());
+                }
             }
             78..80 => {
                 let prefix = group_prefix(key);

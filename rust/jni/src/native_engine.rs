@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use jni::Env;
 use jni::objects::{JByteArray, JIntArray, JObjectArray, JString};
-use jni::sys::{JNIEnv, jbyteArray, jclass, jint, jintArray, jlong, jlongArray, jobjectArray, jstring};
+use jni::sys::{JNIEnv, jboolean, jbyteArray, jclass, jint, jintArray, jlong, jlongArray, jobjectArray, jstring};
 use parking_lot::Mutex;
 use weir_engine::{EngineOptions, EpochId, KeyedEngine, MemoryBudget, SmallBytes, Stats};
-use weir_store::{BranchName, ErrorKind, ExpiryClock, ExpiryRule, KeyGroupRange, Source, VersionRef};
+use weir_store::{BranchName, ErrorKind, ExpiryClock, ExpiryRule, KeyGroupRange, RowValue, Source, VersionRef};
 
 use crate::config::Config;
 use crate::error::{Failure, Result};
@@ -320,10 +320,9 @@ pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_listAppend(
     });
 }
 
-/// The values of a list, if all of it is in memory and has at most `max_bytes`; else 0, and pages read it. The second
-/// header word is their number.
+/// The values of a list's rows, if all of it is in memory and has at most `max_bytes`; else 0, and pages read it.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_listValues(
+pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_listElements(
     env: *mut JNIEnv,
     _: jclass,
     handle: jlong,
@@ -335,7 +334,7 @@ pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_listValues(
         let (engine, scratch) = call.parts()?;
         let max_bytes = page_bytes(max_bytes)?;
         let ([prefix], mut answer) = scratch.split([prefix_len])?;
-        answer.values(|out| engine.group_values(prefix, max_bytes, out))
+        answer.elements(|out| engine.group_values(prefix, max_bytes, out))
     })
 }
 
@@ -507,8 +506,8 @@ pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_checkpointCompl
 
 // Expiry.
 
-/// Rows of the state expire `ttl_millis` after the timestamp at `timestamp_at` in their value. `stay_millis` below 0: for
-/// any time thereafter.
+/// Rows of the state expire `ttl_millis` after the timestamp at `timestamp_at` in their value, or in the last of their
+/// elements. `stay_millis` below 0: for any time thereafter.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_setExpiry(
     env: *mut JNIEnv,
@@ -516,12 +515,14 @@ pub extern "system" fn Java_io_weir_flink_nativelib_NativeEngine_setExpiry(
     handle: jlong,
     state: jint,
     ttl_millis: jlong,
+    elements: jboolean,
     timestamp_at: jint,
     stay_millis: jlong,
 ) {
     guard(env, || {
         let rule = ExpiryRule {
             ttl_ms: not_negative(ttl_millis, "ttlMillis")?,
+            value: if elements { RowValue::Elements } else { RowValue::Whole },
             timestamp_at: not_negative(timestamp_at.into(), "timestampAt")? as usize,
             stay_ms: u64::try_from(stay_millis).ok(),
         };

@@ -145,15 +145,14 @@ impl Answer<'_> {
         Ok(self.page_address(if more { FLAG_MORE } else { 0 }))
     }
 
-    /// As [`Self::page`]; `fill` says how many values it wrote, which becomes the second header word, or `None`: 0 is
-    /// returned.
-    pub fn values<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> std::result::Result<Option<usize>, E>) -> Result<i64>
+    /// As [`Self::page`], but where `fill` says that it could not, 0 is returned.
+    pub fn elements<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> std::result::Result<bool, E>) -> Result<i64>
     where
         Failure: From<E>,
     {
         self.page.clear();
         self.page.shrink_to(KEEP_BYTES);
-        Ok(fill(self.page)?.map_or(0, |count| self.page_address(count as i64)))
+        Ok(if fill(self.page)? { self.page_address(0) } else { 0 })
     }
 
     #[inline]

@@ -10,7 +10,8 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use weir_engine::{EngineError, EngineOptions, EpochId, KeyedEngine, MemoryBudget};
 use weir_store::{
-    BranchName, ErrorKind, ExpiryClock, ExpiryRule, KeyGroupRange, PageLimit, Source, StateStore, Stores, VersionRef,
+    BranchName, ErrorKind, ExpiryClock, ExpiryRule, KeyGroupRange, PageLimit, RowValue, Source, StateStore, Stores,
+    VersionRef,
 };
 
 use crate::attempts::{Attempt, Crash};
@@ -270,7 +271,7 @@ fn open(shared: &Shared, job: &Job, index: u16, parallelism: u16, parts: &[Part]
     let engine = KeyedEngine::new(store, options, shared.budget.clone(), shared.runtime.clone());
     // Some attempts set no rule: they drop nothing, and an earlier one may have.
     if !attempt.is_multiple_of(4) {
-        let rule = ExpiryRule { ttl_ms: rows::TTL_MS as u64, timestamp_at: 0, stay_ms: None };
+        let rule = ExpiryRule { ttl_ms: rows::TTL_MS as u64, value: RowValue::Whole, timestamp_at: 0, stay_ms: None };
         engine.change_expiry(|expiry| {
             expiry.clock = ExpiryClock::At(shared.now_ms());
             expiry.set(State::Expiring as u32, Some(rule));
@@ -395,8 +396,10 @@ impl Subtask {
             42..54 => {
                 for _ in 0..rng.random_range(1..4) {
                     let value = rows::value(rng, shared.number());
-                    engine.list_append(&prefix, &value)?;
-                    self.oracle.append(&prefix, value);
+                    let begun = engine.list_append(&prefix, &value)?;
+                    if !self.oracle.append(&prefix, &value, begun) {
+                        wrong!("list_append to {} found a row to append to", show(&prefix));
+                    }
                 }
             }
             54..62 => {

@@ -26,6 +26,9 @@ pub const VALUES: [State; 2] = [State::FirstValue, State::SecondValue];
 pub const GROUPS: [State; 3] = [State::Map, State::WindowedMap, State::List];
 pub const STATES: [State; 5] = [State::FirstValue, State::SecondValue, State::Map, State::WindowedMap, State::List];
 
+/// A list's row grows no further.
+const MAX_GROWN_BYTES: usize = 1024;
+
 /// Milliseconds that a row of [`State::Expiring`] lives after the timestamp that its value begins with.
 pub const TTL_MS: i64 = 50;
 
@@ -108,10 +111,21 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    pub fn append(&mut self, prefix: &[u8], value: Vec<u8>) {
-        let key = [prefix, &list_suffix(self.next_sequence)].concat();
-        self.next_sequence += 1;
-        self.rows.insert(key, value);
+    /// An element behind the others, in a row of its own if one was `begun`, else in the list's last row; false: it has none
+    /// that an element may go into.
+    pub fn append(&mut self, prefix: &[u8], element: &[u8], begun: bool) -> bool {
+        let mut value = (element.len() as u32).to_be_bytes().to_vec();
+        value.extend_from_slice(element);
+        if begun {
+            let key = [prefix, &list_suffix(self.next_sequence)].concat();
+            self.next_sequence += 1;
+            self.rows.insert(key, value);
+            return true;
+        }
+        let last = self.range(prefix, None).last().map(|(key, _)| key.clone());
+        let Some(row) = last.and_then(|key| self.rows.get_mut(&key)) else { return false };
+        row.extend(value);
+        row.len() <= MAX_GROWN_BYTES
     }
 
     /// Rows under `prefix`, after `after`.

@@ -213,14 +213,14 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
-    use weir_store::ExpiryClock;
     use weir_store::promises::{key, timed};
+    use weir_store::{ExpiryClock, RowValue};
 
     use super::*;
 
     fn merge(now_ms: i64, into_last_run: bool, stay_ms: Option<u64>) -> Merge {
         let mut expiry = Expiry::new(ExpiryClock::At(now_ms));
-        let rule = ExpiryRule { ttl_ms: 100, timestamp_at: 0, stay_ms };
+        let rule = ExpiryRule { ttl_ms: 100, value: RowValue::Whole, timestamp_at: 0, stay_ms };
         expiry.set(u32::from_be_bytes(*b"ttl."), Some(rule));
         Merge::new(expiry, into_last_run)
     }

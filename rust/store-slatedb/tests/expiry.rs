@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tempfile::TempDir;
 use weir_store::promises::{ALL, branch, commit, key, put, rows, run, timed, whole};
-use weir_store::{Commit, Expiry, ExpiryClock, ExpiryRule, Row, StateStore, Stores};
+use weir_store::{Commit, Expiry, ExpiryClock, ExpiryRule, Row, RowValue, StateStore, Stores};
 use weir_store_slatedb::{CompactionPolicy, SlateConfig, SlateStores};
 
 fn stores(directory: &TempDir, config: SlateConfig) -> Arc<dyn Stores> {
@@ -122,6 +122,7 @@ async fn program(seed: u64) -> (usize, usize) {
             7 => {
                 let rule = ExpiryRule {
                     ttl_ms: 20 + draw.below(100),
+                    value: RowValue::Whole,
                     timestamp_at: 0,
                     stay_ms: (draw.below(2) == 0).then_some(30),
                 };
@@ -227,7 +228,10 @@ fn stored_bytes_fall_when_input_stops() {
         let stores = stores(&directory, config);
         let store = stores.open(&branch("job/op/0/a"), ALL, &[], 0).await.unwrap();
         let mut expiry = Expiry::new(ExpiryClock::At(0));
-        expiry.set(state("ttl."), Some(ExpiryRule { ttl_ms: 1_000_000, timestamp_at: 0, stay_ms: None }));
+        expiry.set(
+            state("ttl."),
+            Some(ExpiryRule { ttl_ms: 1_000_000, value: RowValue::Whole, timestamp_at: 0, stay_ms: None }),
+        );
         store.set_expiry(expiry.clone());
         write(&*store, "ttl.", 0..ROWS, |i| i * 100).await;
         write(&*store, "none", 0..ROWS / 10, |i| i).await;
@@ -272,7 +276,10 @@ fn rows_leave_in_time_though_they_are_few() {
         let stores = stores(&directory, quick());
         let store = stores.open(&branch("job/op/0/a"), ALL, &[], 0).await.unwrap();
         let mut expiry = Expiry::new(ExpiryClock::At(0));
-        expiry.set(state("ttl."), Some(ExpiryRule { ttl_ms: 1_600, timestamp_at: 0, stay_ms: Some(1_000) }));
+        expiry.set(
+            state("ttl."),
+            Some(ExpiryRule { ttl_ms: 1_600, value: RowValue::Whole, timestamp_at: 0, stay_ms: Some(1_000) }),
+        );
         store.set_expiry(expiry.clone());
         write(&*store, "none", 0..ROWS, |i| i).await;
         write(&*store, "ttl.", 0..100, |_| 0).await;
@@ -309,7 +316,10 @@ fn restored_rows_leave() {
         parent.close().await.unwrap();
         let store = stores.open(&branch("job/op/0/b"), ALL, &[whole(&version)], 1).await.unwrap();
         let mut expiry = Expiry::new(ExpiryClock::Wall { behind_ms: 100 });
-        expiry.set(state("ttl."), Some(ExpiryRule { ttl_ms: 200, timestamp_at: 0, stay_ms: None }));
+        expiry.set(
+            state("ttl."),
+            Some(ExpiryRule { ttl_ms: 200, value: RowValue::Whole, timestamp_at: 0, stay_ms: None }),
+        );
         store.set_expiry(expiry);
         let mut checkpoint = 2;
         let mut last = commit(&*store, checkpoint).await;

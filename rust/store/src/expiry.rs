@@ -5,12 +5,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::long_keys::is_bundle;
 
+/// What the value of a state's row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowValue {
+    /// One value.
+    Whole,
+    /// Elements of a list, `[u32 BE length][element]` each. The row expires with the last of them.
+    Elements,
+}
+
 /// When the rows of one state expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpiryRule {
     /// Milliseconds that a row lives from its last access on.
     pub ttl_ms: u64,
-    /// Where in the value the time of the last access lies: 8 bytes, big-endian, signed, milliseconds since 1970.
+    pub value: RowValue,
+    /// Where in the value, or in each element, the time of the last access lies: 8 bytes, big-endian, signed, milliseconds
+    /// since 1970.
     pub timestamp_at: usize,
     /// For how many milliseconds after its expiry a row may stay because there is little else to drop; `None`: for any.
     pub stay_ms: Option<u64>,
@@ -101,9 +112,27 @@ impl Expiry {
 impl ExpiryRule {
     /// As Flink's `TtlUtils`: the last access and the time to live, at most the end of time.
     pub fn expires_at(&self, value: &[u8]) -> Option<i64> {
-        let timestamp = value.get(self.timestamp_at..self.timestamp_at.checked_add(8)?)?;
-        let timestamp = i64::from_be_bytes(timestamp.try_into().expect("eight bytes"));
+        let timestamp = match self.value {
+            RowValue::Whole => self.timestamp(value),
+            RowValue::Elements => self.last_timestamp(value),
+        }?;
         Some(timestamp.saturating_add_unsigned(self.ttl_ms))
+    }
+
+    fn timestamp(&self, value: &[u8]) -> Option<i64> {
+        let timestamp = value.get(self.timestamp_at..self.timestamp_at.checked_add(8)?)?;
+        Some(i64::from_be_bytes(timestamp.try_into().expect("eight bytes")))
+    }
+
+    /// `None` also if an element is cut or too short: then nothing is known of it.
+    fn last_timestamp(&self, mut elements: &[u8]) -> Option<i64> {
+        let mut last = None;
+        while let Some((length, rest)) = elements.split_first_chunk() {
+            let (element, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+            last = last.max(Some(self.timestamp(element)?));
+            elements = rest;
+        }
+        if elements.is_empty() { last } else { None }
     }
 }
 
@@ -115,7 +144,7 @@ mod tests {
     #[test]
     fn rows_expire_by_the_rule_of_their_state() {
         let mut expiry = Expiry::default();
-        expiry.set(7, Some(ExpiryRule { ttl_ms: 100, timestamp_at: 1, stay_ms: None }));
+        expiry.set(7, Some(ExpiryRule { ttl_ms: 100, value: RowValue::Whole, timestamp_at: 1, stay_ms: None }));
         let key = |state: u32| [&[0, 1][..], &state.to_be_bytes(), b"key"].concat();
         let value = |timestamp: i64| [&[0][..], &timestamp.to_be_bytes(), b"value"].concat();
         assert_eq!(expiry.expires_at(&key(7), &value(50)), Some(150));
@@ -135,6 +164,25 @@ mod tests {
         expiry.set(7, None);
         assert_eq!(expiry.expires_at(&key(7), &value(50)), None);
         assert!(expiry.is_empty());
+    }
+
+    #[test]
+    fn a_row_of_elements_expires_with_the_last_of_them() {
+        let rule = ExpiryRule { ttl_ms: 100, value: RowValue::Elements, timestamp_at: 1, stay_ms: None };
+        let element = |timestamp: i64, more: &[u8]| {
+            let element = [&[0][..], &timestamp.to_be_bytes(), more].concat();
+            [&(element.len() as u32).to_be_bytes()[..], &element].concat()
+        };
+        assert_eq!(rule.expires_at(&element(50, b"value")), Some(150));
+        let row = [element(50, b""), element(70, b"longer"), element(60, b"x")].concat();
+        assert_eq!(rule.expires_at(&row), Some(170));
+        for cut in 1..row.len() {
+            let whole = [13, 13 + 19].contains(&cut);
+            assert_eq!(rule.expires_at(&row[..cut]).is_some(), whole, "cut at {cut}");
+        }
+        assert_eq!(rule.expires_at(&[]), None);
+        assert_eq!(rule.expires_at(&[&row[..], &[0, 0, 0, 2, 0, 0]].concat()), None, "an element without a timestamp");
+        assert_eq!(rule.expires_at(&element(i64::MIN, b"")), Some(i64::MIN + 100));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 pub use error::{ErrorKind, Result, StoreError};
-pub use expiry::{Expiry, ExpiryClock, ExpiryRule};
+pub use expiry::{Expiry, ExpiryClock, ExpiryRule, RowValue};
 
 /// Key groups `first..=last`, both inclusive, as in Flink's `KeyGroupRange`. Every key begins with its key group as
 /// two big-endian bytes.

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 
 use crate::{
     BranchName, Commit, ErrorKind, Expiry, ExpiryClock, ExpiryRule, KeyGroupRange, MAX_KEY_BYTES, PageLimit, Result,
-    Row, Source, StateReader, StateStore, StoreError, Stores, VersionRef,
+    Row, RowValue, Source, StateReader, StateStore, StoreError, Stores, VersionRef,
 };
 
 pub use crate::promise_suite as suite;
@@ -1072,7 +1072,7 @@ pub fn timed(group: u16, state: &str, name: &str, timestamp: i64, value: &str) -
 pub fn expiry(state: &str, ttl_ms: u64, now_ms: i64) -> Expiry {
     let mut expiry = Expiry::new(ExpiryClock::At(now_ms));
     let state = u32::from_be_bytes(state.as_bytes().try_into().expect("four bytes"));
-    expiry.set(state, Some(ExpiryRule { ttl_ms, timestamp_at: 0, stay_ms: None }));
+    expiry.set(state, Some(ExpiryRule { ttl_ms, value: RowValue::Whole, timestamp_at: 0, stay_ms: None }));
     expiry
 }
 

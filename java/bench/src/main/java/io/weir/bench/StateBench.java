@@ -36,9 +36,9 @@ final class StateBench {
                     "  --seconds S     CPU seconds that the slowest backend works in a round"
                             + " (default 1)",
                     "  --rounds R      rounds (default 5)",
-                    "  --updates-a-key U  valueUpdate, listUpdate and mapUpdate are done U times a"
-                            + " key in all rounds",
-                    "                  together, whatever time that takes (default 10)",
+                    "  --updates-a-key U  valueUpdate, listUpdate, listAdd and mapUpdate are done U"
+                            + " times a key in all",
+                    "                  rounds together, whatever time that takes (default 10)",
                     "  --heap SIZE     -Xmx of each JVM (default 4g)",
                     "",
                     "Each operation selects a key at random, then:",
@@ -205,7 +205,7 @@ final class StateBench {
     private void measure(String operation, String types, Peers peers) throws IOException {
         int times = warmUp(operation, peers);
         int selected = Workload.selected(operation, keys);
-        if (Workload.overwrites(operation)) {
+        if (Workload.rewrites(operation)) {
             times = Math.max(1, (int) Math.ceil(updatesAKey * selected / rounds));
         }
         double aKey = (double) times * rounds / selected;

@@ -53,7 +53,6 @@ final class Worker {
             switch (words[0]) {
                 case "load":
                     workload.load();
-                    backend.complete(backend.barrier());
                     Backend.awaitQuiet();
                     answer("");
                     break;

@@ -31,6 +31,9 @@ abstract class Workload<K, V> {
 
     static final int MAP_ENTRIES = 10;
 
+    /** More than the files that either store leaves unmerged. */
+    private static final int SLICES = 8;
+
     final Backend<K> backend;
     final Data<K> keys;
     final Data<V> values;
@@ -66,9 +69,12 @@ abstract class Workload<K, V> {
         return fewer ? fewer(count) : count;
     }
 
-    /** Whether the same rows are written again and again, so that a flush writes less than was. */
-    static boolean overwrites(String operation) {
-        return operation.endsWith("Update");
+    /**
+     * Whether the same values or lists are written again and again, so that what a flush costs an
+     * operation depends on how often.
+     */
+    static boolean rewrites(String operation) {
+        return operation.endsWith("Update") || operation.equals("listAdd");
     }
 
     private static int fewer(int count) {
@@ -98,8 +104,21 @@ abstract class Workload<K, V> {
         }
     }
 
-    /** Fills the states. */
-    abstract void load() throws Exception;
+    /**
+     * Fills the states, key by key, with a checkpoint after every eighth of the keys: so what is
+     * there lies in the store as it does in a job, and is merged before anything is measured.
+     */
+    final void load() throws Exception {
+        for (int slice = 0; slice < SLICES; slice++) {
+            load(
+                    (int) ((long) count * slice / SLICES),
+                    (int) ((long) count * (slice + 1) / SLICES));
+            backend.complete(backend.barrier());
+        }
+    }
+
+    /** Fills the states of the keys from {@code first} on, before {@code end}. */
+    abstract void load(int first, int end) throws Exception;
 
     /** Makes sure that an operation can be run so many times; not measured. */
     void prepare(String operation, long times) throws Exception {}
@@ -131,8 +150,8 @@ abstract class Workload<K, V> {
         }
 
         @Override
-        void load() throws Exception {
-            insert(count);
+        void load(int first, int end) throws Exception {
+            insert(end - first);
         }
 
         private long insert(int times) throws Exception {
@@ -207,15 +226,15 @@ abstract class Workload<K, V> {
         }
 
         @Override
-        void load() throws Exception {
-            for (int i = 0; i < count; i++) {
+        void load(int first, int end) throws Exception {
+            for (int i = first; i < end; i++) {
                 backend.keyed.setCurrentKey(keys.of(i));
                 added.add(values.of(i));
                 of1.add(values.of(i));
             }
             // An element at a time to every list, as jobs do.
             for (int element = 0; element < 30; element++) {
-                for (int i = 0; i < fewer; i++) {
+                for (int i = first; i < Math.min(end, fewer); i++) {
                     backend.keyed.setCurrentKey(keys.of(i));
                     of30.add(values.of(i + element));
                     if (element < 10) {
@@ -308,8 +327,8 @@ abstract class Workload<K, V> {
         }
 
         @Override
-        void load() throws Exception {
-            for (int i = 0; i < count; i++) {
+        void load(int first, int end) throws Exception {
+            for (int i = first; i < end; i++) {
                 backend.keyed.setCurrentKey(keys.of(i));
                 for (int entry = 0; entry < MAP_ENTRIES; entry++) {
                     state.put(userKeys.of(entry), values.of(i + entry));
@@ -407,8 +426,8 @@ abstract class Workload<K, V> {
         }
 
         @Override
-        void load() throws Exception {
-            add(refill, count);
+        void load(int first, int end) throws Exception {
+            add(refill, end - first);
         }
 
         @Override

@@ -68,6 +68,7 @@ final class StateExpiry {
         engine.setExpiry(
                 state.id(),
                 ttl.getTimeToLive().toMillis(),
+                state.kind() == StateDescriptor.Type.LIST,
                 state.kind() == StateDescriptor.Type.MAP ? NULL_FLAG_BYTES : 0,
                 stay.isZero() || stay.isNegative() ? -1 : stay.toMillis());
         tick();

@@ -237,7 +237,12 @@ public final class Engine implements Closeable {
         }
     }
 
-    /** Appends an element behind all others; {@code key} is the prefix. */
+    /**
+     * Appends an element behind all others; {@code key} is the prefix.
+     *
+     * <p>A row of a list holds elements as {@code [length][element]} each, lengths as big-endian
+     * i32.
+     */
     public void listAppend(RowKey key, DataOutputSerializer value) throws IOException {
         try {
             int length = key.length();
@@ -250,21 +255,17 @@ public final class Engine implements Closeable {
     }
 
     /**
-     * Reads all values of a list at once, if it is in memory and small.
+     * Reads all elements of a list at once, if it is in memory and small.
      *
      * @param key the prefix
-     * @param maxBytes of the values with their lengths
-     * @param values receives {@code [length][value]} each, lengths as little-endian i32
-     * @return how many there are, or -1: read it by pages
+     * @param maxBytes of the elements with their lengths
+     * @param elements receives the values of its rows, one behind the other
+     * @return whether it is; if not, read it by pages
      */
-    public int listValues(RowKey key, int maxBytes, Bytes values) throws IOException {
+    public boolean listElements(RowKey key, int maxBytes, Bytes elements) throws IOException {
         try {
             write(key.bytes(), key.length());
-            long address = NativeEngine.listValues(handle, key.length(), maxBytes);
-            if (!answer(address, values)) {
-                return -1;
-            }
-            return (int) MemoryUtils.UNSAFE.getLong(scratch + OUT_FLAGS);
+            return answer(NativeEngine.listElements(handle, key.length(), maxBytes), elements);
         } finally {
             settle();
         }
@@ -374,14 +375,16 @@ public final class Engine implements Closeable {
     /**
      * Lets the store drop rows of a state once they have expired.
      *
-     * @param timestampAt where in a row's value the time of its last access lies, as a big-endian
-     *     long
+     * @param elements a row holds elements of a list, and expires with the last of them
+     * @param timestampAt where in a row's value, or in each element, the time of its last access
+     *     lies, as a big-endian long
      * @param stayMillis for how long after its expiry a row may stay in the store because there is
      *     little else to drop; below 0: for any time
      */
-    public void setExpiry(int state, long ttlMillis, int timestampAt, long stayMillis)
+    public void setExpiry(
+            int state, long ttlMillis, boolean elements, int timestampAt, long stayMillis)
             throws IOException {
-        NativeEngine.setExpiry(handle, state, ttlMillis, timestampAt, stayMillis);
+        NativeEngine.setExpiry(handle, state, ttlMillis, elements, timestampAt, stayMillis);
         Reference.reachabilityFence(this);
     }
 

@@ -71,7 +71,7 @@ final class NativeEngine {
             throws IOException;
 
     /** 0 if the list is not in memory, or larger. */
-    static native long listValues(long engine, int prefixLength, int maxBytes) throws IOException;
+    static native long listElements(long engine, int prefixLength, int maxBytes) throws IOException;
 
     static native long groupPage(long engine, int prefixLength, int afterLength, int maxBytes)
             throws IOException;
@@ -95,7 +95,12 @@ final class NativeEngine {
     static native void checkpointComplete(long engine, long checkpoint) throws IOException;
 
     static native void setExpiry(
-            long engine, int state, long ttlMillis, int timestampAt, long stayMillis)
+            long engine,
+            int state,
+            long ttlMillis,
+            boolean elements,
+            int timestampAt,
+            long stayMillis)
             throws IOException;
 
     static native void clearExpiry(long engine, int state) throws IOException;

@@ -8,6 +8,7 @@ import io.weir.flink.keyed.RegisteredQueue;
 import io.weir.flink.keyed.RegisteredState;
 import io.weir.flink.keyed.RowCursor;
 import io.weir.flink.nativelib.Engine;
+import io.weir.flink.state.ListElements;
 
 import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.common.typeutils.base.MapSerializer;
@@ -207,7 +208,7 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
         private final int ofKeyGroup;
         private final KeyCodec<N> namespaceCodec;
         private final TypeSerializer<N> namespaceSerializer;
-        private final StateSnapshotTransformer<byte[]> transformer;
+        final StateSnapshotTransformer<byte[]> transformer;
 
         Rows(RegisteredState<N, ?> state, int ofKeyGroup) {
             this.rows = new RowCursor(engine, ofKeyGroup, ofKeyGroup, state.id());
@@ -228,16 +229,16 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
             return false;
         }
 
-        private byte[] transformed() {
-            byte[] bytes =
-                    Arrays.copyOfRange(
-                            rows.array(),
-                            rows.valueOffset(),
-                            rows.valueOffset() + rows.valueLength());
+        /** The current row's value as it is to be written, or null. */
+        byte[] transformed() throws IOException {
+            byte[] bytes = copy(rows.valueOffset(), rows.valueLength());
             return transformer == null ? bytes : transform(bytes, transformer);
         }
 
-        /** The row's value as it is to be written, or null. */
+        final byte[] copy(int offset, int length) {
+            return Arrays.copyOfRange(rows.array(), offset, offset + length);
+        }
+
         byte[] transform(byte[] value, StateSnapshotTransformer<byte[]> transformer) {
             return transformer.filterOrTransform(value);
         }
@@ -313,7 +314,7 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
         }
     }
 
-    /** The elements of a list are rows here, and one value there. */
+    /** A list is rows of elements here, and one value there. */
     private final class ListRows<N> extends Rows<N> {
         private final String name;
         private boolean ahead;
@@ -351,6 +352,30 @@ final class CanonicalIterator<K> implements KeyValueStateIterator {
             }
             value = list.getCopyOfBuffer();
             return true;
+        }
+
+        /** The row's elements in the form of the one value; each is transformed by itself. */
+        @Override
+        byte[] transformed() throws IOException {
+            ListElements elements =
+                    new ListElements(rows.array(), rows.valueOffset(), rows.valueLength());
+            DataOutputSerializer saved = null;
+            while (elements.next()) {
+                byte[] element = copy(elements.offset(), elements.length());
+                if (transformer != null) {
+                    element = transformer.filterOrTransform(element);
+                }
+                if (element == null) {
+                    continue;
+                }
+                if (saved == null) {
+                    saved = new DataOutputSerializer(Math.max(1, rows.valueLength()));
+                } else {
+                    saved.write(LIST_DELIMITER);
+                }
+                saved.write(element);
+            }
+            return saved == null ? null : saved.getCopyOfBuffer();
         }
 
         private boolean hasPrefix(byte[] prefix) {

@@ -25,10 +25,10 @@ import java.util.zip.CRC32;
 public final class Payload {
 
     /**
-     * The newest format, which this class writes. From 2 on a queue of timers may have rows, which
-     * an older release would pass over.
+     * The format that this class writes and reads: 3. In 1 queues of timers had no rows, in 2 a row
+     * of a list was one element; both came before the first release.
      */
-    public static final int FORMAT = 2;
+    public static final int FORMAT = 3;
 
     private static final byte[] MAGIC = {'W', 'E', 'I', 'R'};
     private static final int HEADER_BYTES = MAGIC.length + Short.BYTES + Integer.BYTES;
@@ -140,10 +140,12 @@ public final class Payload {
         try {
             in.skipBytesToRead(MAGIC.length);
             int format = in.readUnsignedShort();
-            if (format < 1 || format > FORMAT) {
+            if (format != FORMAT) {
                 throw new HandleFormatException(
                         String.format(
-                                "Handle %s has format version %d, and this release reads up to %d.",
+                                "Handle %s has format version %d, and this release reads version"
+                                    + " %d. Take a canonical savepoint with the release that wrote"
+                                    + " it, and restore from that.",
                                 handle, format, FORMAT));
             }
             if (in.readInt() != checksum(payload)) {

@@ -20,12 +20,12 @@ import org.apache.flink.util.Preconditions;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collection;
-import java.util.Collections;
 import java.util.List;
 
 /**
- * {@code ListState}: a row an element, whose suffix is a growing sequence, so that adding reads
- * nothing and no list meets the limit of a Java array.
+ * {@code ListState}: rows of elements, whose suffix is a growing sequence, so that adding reads
+ * nothing and no list meets the limit of a Java array. What is added between two checkpoints shares
+ * rows, up to 1 KiB each ({@link ListElements}).
  */
 public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E>>
         implements InternalListState<K, N, E> {
@@ -56,22 +56,35 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
     @Override
     public List<E> getInternal() throws IOException {
         RowKey row = row();
-        int count = context.engine.listValues(row, AT_ONCE_BYTES, context.value);
-        if (count < 0) {
+        if (!context.engine.listElements(row, AT_ONCE_BYTES, context.value)) {
             return read(new GroupCursor(context.engine, row), elementSerializer, context.input);
         }
-        if (count == 0) {
-            return null;
+        int length = context.value.length();
+        return length == 0
+                ? null
+                : read(
+                        new ListElements(context.value.array(), 0, length),
+                        null,
+                        elementSerializer,
+                        context.input);
+    }
+
+    /** Appends the elements of a row to {@code elements}; null stands for none so far. */
+    private static <E> List<E> read(
+            ListElements row,
+            List<E> elements,
+            TypeSerializer<E> serializer,
+            DataInputDeserializer input)
+            throws IOException {
+        List<E> target = elements;
+        while (row.next()) {
+            if (target == null) {
+                target = new ArrayList<>(row.guessedCount());
+            }
+            input.setBuffer(row.array(), row.offset(), row.length());
+            target.add(serializer.deserialize(input));
         }
-        List<E> elements = new ArrayList<>(count);
-        byte[] values = context.value.array();
-        for (int i = 0, at = 0; i < count; i++) {
-            int length = GroupCursor.length(values, at);
-            context.input.setBuffer(values, at + Integer.BYTES, length);
-            elements.add(elementSerializer.deserialize(context.input));
-            at += Integer.BYTES + length;
-        }
-        return elements;
+        return target;
     }
 
     private static <E> List<E> read(
@@ -79,13 +92,13 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
             throws IOException {
         List<E> elements = null;
         while (cursor.next()) {
-            if (elements == null) {
-                elements = new ArrayList<>();
-            }
-            input.setBuffer(cursor.array(), cursor.valueOffset(), cursor.valueLength());
-            elements.add(serializer.deserialize(input));
+            elements = read(elements(cursor), elements, serializer, input);
         }
         return elements;
+    }
+
+    private static ListElements elements(GroupCursor cursor) {
+        return new ListElements(cursor.array(), cursor.valueOffset(), cursor.valueLength());
     }
 
     @Override
@@ -152,9 +165,12 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
             boolean moved = false;
             while (cursor.next()) {
                 setCurrentNamespace(target);
-                DataOutputSerializer output = context.output();
-                output.write(cursor.array(), cursor.valueOffset(), cursor.valueLength());
-                context.engine.listAppend(row(), output);
+                ListElements elements = elements(cursor);
+                while (elements.next()) {
+                    DataOutputSerializer output = context.output();
+                    output.write(elements.array(), elements.offset(), elements.length());
+                    context.engine.listAppend(row(), output);
+                }
                 moved = true;
             }
             if (moved) {
@@ -178,7 +194,12 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
 
     @Override
     List<E> rowValue(RowKeyReader suffix, DataInputDeserializer value) throws IOException {
-        return Collections.singletonList(elementSerializer.deserialize(value));
+        List<E> elements = new ArrayList<>();
+        while (value.available() > 0) {
+            value.skipBytesToRead(Integer.BYTES);
+            elements.add(elementSerializer.deserialize(value));
+        }
+        return elements;
     }
 
     @Override
@@ -189,7 +210,9 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
             return;
         }
         DataOutputSerializer output = context.output();
-        elementSerializer.serialize(newValue.get(0), output);
+        for (E element : newValue) {
+            ListElements.write(to -> elementSerializer.serialize(element, to), output);
+        }
         context.engine.groupPut(row, prefixLength, output);
     }
 
@@ -212,8 +235,13 @@ public final class WeirListState<K, N, E> extends AbstractWeirState<K, N, List<E
             TtlAwareSerializer<List<E>, ?> current,
             TtlTimeProvider time)
             throws IOException {
+        TtlAwareSerializer<E, ?> from = elements(previous);
+        TtlAwareSerializer<E, ?> to = elements(current);
         DataOutputSerializer output = context.output();
-        migrate(value, output, elements(previous), elements(current), time);
+        while (value.available() > 0) {
+            value.skipBytesToRead(Integer.BYTES);
+            ListElements.write(target -> migrate(value, target, from, to, time), output);
+        }
         context.engine.groupPut(row, prefixLength, output);
     }
 
