@@ -86,13 +86,16 @@ class Cluster:
 
     # Start and stop.
 
-    def start(self, tablets: int, port: int, user: str | None, dies_with_parent: bool = False) -> None:
+    def start(
+        self, tablets: int, port: int, user: str | None, settings: list[str], dies_with_parent: bool = False
+    ) -> None:
         jars = fetch()
         fresh = not (self.root / "layout.json").exists()
         if fresh:
             ports = _ports(tablets + 2, port)
             layout = {"zookeeper": ports[0], "coordinator": ports[1], "tablet": ports[2:], "tablets": tablets}
             layout["user"] = user
+            layout["settings"] = dict(setting.split("=", 1) for setting in settings)
             for folder in ("conf", "log", "pid", "data", "remote"):
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
             (self.root / "layout.json").write_text(json.dumps(layout))
@@ -239,6 +242,7 @@ class Cluster:
                 "client.security.sasl.username": user,
                 "client.security.sasl.password": password,
             }
+        settings |= layout.get("settings", {})
         if name != "coordinator":
             settings["tablet-server.id"] = name.partition("-")[2]
         text = "".join(f"{key}: {value}\n" for key, value in settings.items())
@@ -371,7 +375,7 @@ def run(options: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, interrupted)
     try:
-        cluster.start(options.tablets, options.port, options.sasl, dies_with_parent=True)
+        cluster.start(options.tablets, options.port, options.sasl, options.set, dies_with_parent=True)
         print(json.dumps(cluster.status()), flush=True)
         for line in sys.stdin:
             verb, *rest = line.split()
@@ -417,6 +421,9 @@ def parse() -> argparse.Namespace:
                 "--port", type=int, default=port, help="first port: ZooKeeper; 0: any (default: %(default)s)"
             )
             command.add_argument("--sasl", metavar="USER:PASSWORD", help="ask clients for it (SASL/PLAIN)")
+            command.add_argument(
+                "--set", metavar="KEY=VALUE", action="append", default=[], help="a setting of the servers; may be repeated"
+            )
         if verb == "run":
             command.add_argument("--keep", action="store_true", help="do not remove the folder")
         if verb in ("kill", "restart"):
@@ -434,7 +441,7 @@ def main() -> int:
             run(options)
             return 0
         if options.verb == "start":
-            cluster.start(options.tablets, options.port, options.sasl)
+            cluster.start(options.tablets, options.port, options.sasl, options.set)
         elif not (options.root / "layout.json").exists():
             print("no cluster; ./weir fluss start makes one")
             return 1 if options.verb == "status" else 0

@@ -16,11 +16,13 @@ pub struct Options {
     pub tablets: u32,
     /// `user:password` that clients must give (SASL/PLAIN).
     pub sasl: Option<String>,
+    /// Settings of the servers, in place of what they have here, as `key=value`.
+    pub settings: Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tablets: 1, sasl: None }
+        Self { tablets: 1, sasl: None, settings: Vec::new() }
     }
 }
 
@@ -49,6 +51,9 @@ impl Cluster {
         command.arg("--root").arg(folder());
         if let Some(sasl) = options.sasl {
             command.args(["--sasl", &sasl]);
+        }
+        for setting in &options.settings {
+            command.args(["--set", setting]);
         }
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 runs tests/fluss/cluster.py");

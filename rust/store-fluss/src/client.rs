@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `flush` is `Ok` though writes were refused | every write's own result is awaited ([`Writer::finish`]) |
 //! | no request has a time limit, and both ways retry for ever | each call ends after [`FlussConfig::timeout`]; lookups are tried again here, writes of rows never |
+//! | metadata without a leader for a bucket leave the last one in one of its two maps and take it out of the other: a writer then finds a server ready and nothing to send to it, asks for no other metadata, and never sends again; closed or dropped in that state it spins for ever, holding a thread of the runtime | it tries nothing again: [`Writer::finish`] does, once [`Writer::prepare`] has made the client forget the leaders and has seen new ones, and over a new connection if there is no answer; leaders are forgotten before a writer is closed ([`forget_leaders`]) |
+//! | a bootstrap server that takes the connection and does not answer is waited for without end, and the others are not asked | each try has a limit and begins with the next one ([`connect`]) |
 //! | a lookup keeps asking a dead leader | after an error the table's metadata is fetched again ([`Lookups::refresh`]) |
 //! | batches of lookups are cut by a timer, so what was asked together may be answered apart | a lane takes batches of one fixed size only and has no timer ([`Lookups::ask`]) |
 //! | one batch in flight a lookup client | one client a lane, as many lanes as run side by side |
@@ -21,7 +23,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fluss::client::{FlussConnection, LookupClient, ResultHandle, RowBytes, WriteFormat, WriteRecord};
 use fluss::config::Config;
-use fluss::metadata::TableBucket;
+use fluss::metadata::{PhysicalTablePath, TableBucket};
+use fluss::rpc::FlussError;
 use parking_lot::Mutex;
 use weir_store::{ErrorKind, Result, StoreError};
 
@@ -40,34 +43,34 @@ pub const MAX_UNSENT_BYTES: usize = 8 << 20;
 pub const MAX_BATCH_BYTES: usize = 3 << 19;
 /// How long one request may take before it is asked again elsewhere.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this time a write that may be sent again is: a leader that has to wait for a lost follower takes a few seconds.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
+/// How long what is cancelled may go on.
+const CANCEL_WAIT: Duration = Duration::from_millis(200);
+/// For what is sent when it is waited for.
+const NEVER: Duration = Duration::from_secs(3_600);
 /// Between two tries.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
+pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 pub fn unavailable(what: impl std::fmt::Display, cause: impl std::fmt::Display) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format!("{what}: {cause}"))
 }
 
-/// Opens a connection. `once`: its writes are sent once and never again, so that none arrives twice or late.
-pub async fn connect(config: &FlussConfig, once: bool) -> Result<FlussConnection> {
+/// Opens a connection. A batch of rows that nobody waits for is sent after `linger`. Nothing is sent twice: the client's own
+/// numbering of batches, which would make that harmless, starts anew after some errors.
+pub async fn connect(config: &FlussConfig, linger: Duration) -> Result<FlussConnection> {
     let mut client = Config {
-        bootstrap_servers: config.bootstrap_servers.clone(),
-        // Whoever waits for a write has it sent; this is for those that nobody waits for.
-        writer_batch_timeout_ms: 1_000,
+        writer_batch_timeout_ms: linger.as_millis() as i64,
         writer_dynamic_batch_size_enabled: false,
         writer_acks: "all".to_owned(),
+        writer_enable_idempotence: false,
+        writer_retries: 0,
         // A lane is full or idle: see `Lookups`.
         lookup_batch_timeout_ms: u64::from(u32::MAX),
         lookup_max_retries: 0,
         connect_timeout_ms: REQUEST_TIMEOUT.as_millis() as u64,
         ..Config::default()
     };
-    if once {
-        // The client's own numbering of batches needs retries, and starts anew after some errors: nothing to rely on.
-        client.writer_enable_idempotence = false;
-        client.writer_retries = 0;
-        // A batch is sent when it is waited for, so that one holds all that was handed over for its bucket.
-        client.writer_batch_timeout_ms = 3_600_000;
-    }
     if let Some(credentials) = &config.credentials {
         client.security_protocol = "sasl".to_owned();
         client.security_sasl_username = credentials.user.clone();
@@ -75,11 +78,15 @@ pub async fn connect(config: &FlussConfig, once: bool) -> Result<FlussConnection
     }
     let what = || format!("cannot connect to Fluss at {}", config.bootstrap_servers);
     let deadline = Instant::now() + config.timeout;
+    let mut servers: Vec<&str> = config.bootstrap_servers.split(',').collect();
     loop {
-        let error = match tokio::time::timeout(config.timeout, FlussConnection::new(client.clone())).await {
+        client.bootstrap_servers = servers.join(",");
+        servers.rotate_left(1);
+        let limit = config.timeout.min(2 * REQUEST_TIMEOUT);
+        let error = match tokio::time::timeout(limit, FlussConnection::new(client.clone())).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {:?}", config.timeout),
+            Err(_) => format!("no answer within {limit:?}"),
         };
         if Instant::now() >= deadline {
             return Err(unavailable(what(), error));
@@ -115,7 +122,7 @@ struct Lane {
 impl Lookups {
     pub async fn new(config: &FlussConfig) -> Result<Self> {
         Ok(Self {
-            connection: connect(config, true).await?,
+            connection: connect(config, NEVER).await?,
             timeout: config.timeout,
             view: AtomicU64::new(0),
             lanes: Mutex::default(),
@@ -307,32 +314,64 @@ fn lane_size(asks: usize) -> usize {
 
 /// Sends rows to tables.
 pub struct Writer {
-    connection: FlussConnection,
-    timeout: Duration,
+    config: FlussConfig,
+    /// What was not acknowledged is never sent again.
+    once: bool,
+    connection: Mutex<Arc<FlussConnection>>,
+    replacing: tokio::sync::Mutex<()>,
     closed: AtomicBool,
 }
 
 /// Writes on their way.
 #[derive(Default)]
-pub struct Unfinished(Vec<ResultHandle>);
+pub struct Unfinished(Vec<Write>);
+
+struct Write {
+    /// Empty where the row is sent once only.
+    row: Option<Sent>,
+    handle: Result<ResultHandle>,
+}
+
+struct Sent {
+    bucket_key: Bytes,
+    key: Bytes,
+    row: Option<Bytes>,
+}
 
 impl Writer {
-    /// `once`: see [`connect`].
+    /// `once`: nothing is sent before it is waited for, so that a batch holds all that was handed over for its bucket, and
+    /// nothing is sent again, so that no copy of it arrives late.
     pub async fn new(config: &FlussConfig, once: bool) -> Result<Self> {
-        let connection = connect(config, once).await?;
-        Ok(Self { connection, timeout: config.timeout, closed: AtomicBool::new(false) })
+        let connection = Mutex::new(Arc::new(connect(config, Self::linger(once)).await?));
+        let replacing = tokio::sync::Mutex::default();
+        Ok(Self { config: config.clone(), once, connection, replacing, closed: AtomicBool::new(false) })
     }
 
-    pub fn connection(&self) -> &FlussConnection {
-        &self.connection
+    fn linger(once: bool) -> Duration {
+        if once { NEVER } else { Duration::from_secs(1) }
     }
 
-    /// Makes a table known to this connection.
+    pub fn connection(&self) -> Arc<FlussConnection> {
+        self.connection.lock().clone()
+    }
+
+    /// Makes a table and who leads its buckets known to this connection.
     pub async fn prepare(&self, table: &Table) -> Result<()> {
-        let deadline = Instant::now() + self.timeout;
+        self.prepare_on(&self.connection(), table, Instant::now() + self.config.timeout).await
+    }
+
+    async fn prepare_on(&self, connection: &FlussConnection, table: &Table, deadline: Instant) -> Result<()> {
         loop {
-            let error = match tokio::time::timeout(REQUEST_TIMEOUT, self.connection.get_table(&table.path)).await {
-                Ok(Ok(found)) if found.get_table_info().get_table_id() == table.id => return Ok(()),
+            forget_leaders(connection, |path| path == &*table.physical);
+            let error = match tokio::time::timeout(REQUEST_TIMEOUT, connection.get_table(&table.path)).await {
+                Ok(Ok(found)) if found.get_table_info().get_table_id() == table.id => {
+                    let cluster = connection.get_metadata().get_cluster();
+                    let is_led = |bucket: &i32| cluster.leader_for(&TableBucket::new(table.id, *bucket)).is_some();
+                    match (0..table.buckets()).find(|bucket| !is_led(bucket)) {
+                        None => return Ok(()),
+                        Some(bucket) => format!("bucket {bucket} has no leader"),
+                    }
+                }
                 Ok(Ok(_)) => return Err(replaced(table)),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no answer within {REQUEST_TIMEOUT:?}"),
@@ -354,53 +393,132 @@ impl Writer {
         row: Option<Vec<u8>>,
         to: &mut Unfinished,
     ) -> Result<()> {
-        let record = WriteRecord::for_upsert(
-            table.info.clone(),
-            table.physical.clone(),
-            table.info.get_schema_id(),
-            key.into(),
-            Some(bucket_key),
-            WriteFormat::CompactedKv,
-            None,
-            row.map(|row| RowBytes::Owned(row.into())),
-        );
         // The client would make itself a new sender.
         if self.closed.load(Ordering::Acquire) {
             return Err(StoreError::new(ErrorKind::Closed, format!("writing to table {} was cancelled", table.path)));
         }
-        let sent = self.connection.get_or_create_writer_client().and_then(|client| client.send(&record));
-        to.0.push(sent.map_err(|error| unavailable(format!("table {} cannot be written", table.path), error))?);
+        let sent = Sent { bucket_key, key: key.into(), row: row.map(Bytes::from) };
+        let handle = hand_over(&self.connection(), table, &sent);
+        match (self.once, handle) {
+            (true, handle) => to.0.push(Write { row: None, handle: Ok(handle?) }),
+            (false, handle) => to.0.push(Write { row: Some(sent), handle }),
+        }
         Ok(())
     }
 
-    /// Waits until every write is acknowledged.
+    /// Waits until every write is acknowledged. Unless the writer sends `once`, what is not is sent again.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`]: which of them have arrived, or will, is unknown.
-    pub async fn finish(&self, table: &Table, writes: Unfinished) -> Result<()> {
+    pub async fn finish(&self, table: &Table, mut writes: Unfinished) -> Result<()> {
+        let deadline = Instant::now() + self.config.timeout;
+        loop {
+            let error = match self.finish_once(table, &writes, deadline).await {
+                Err(error) if error.kind() == ErrorKind::Unavailable && !self.once && Instant::now() < deadline => {
+                    error
+                }
+                done => return done,
+            };
+            tracing::debug!(%error, "sent again");
+            tokio::time::sleep(RETRY_PAUSE).await;
+            // Fetches the metadata too, with the new leader.
+            let connection = self.connection();
+            self.prepare_on(&connection, table, deadline).await?;
+            for write in &mut writes.0 {
+                if let Some(sent) = &write.row {
+                    write.handle = hand_over(&connection, table, sent);
+                }
+            }
+        }
+    }
+
+    /// Waits for what was sent, and sends nothing again.
+    ///
+    /// # Errors
+    /// As [`Writer::finish`].
+    pub async fn finish_once(&self, table: &Table, writes: &Unfinished, deadline: Instant) -> Result<()> {
         if writes.0.is_empty() {
             return Ok(());
         }
-        let what = || format!("rows of table {} are not acknowledged", table.path);
-        let client = self.connection.get_or_create_writer_client().map_err(|error| unavailable(what(), error))?;
-        let all = async {
-            // Only to send at once; what it says of the outcome is not used.
-            let _ = client.flush().await;
-            for write in &writes.0 {
-                let result = write.wait().await.map_err(|error| unavailable(what(), error))?;
-                write.result(result).map_err(|error| unavailable(what(), error))?;
+        let connection = self.connection();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = if self.once { left } else { left.min(ACKNOWLEDGED_WITHIN) };
+        let error = match tokio::time::timeout(limit, acknowledged(&connection, writes)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) if error.api_error() == Some(FlussError::TableNotExist) => return Err(replaced(table)),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => {
+                if !self.once {
+                    self.replace(&connection).await;
+                }
+                format!("no answer within {limit:?}")
             }
-            Ok(())
         };
-        let late = |_| Err(unavailable(what(), format!("no answer within {:?}", self.timeout)));
-        tokio::time::timeout(self.timeout, all).await.unwrap_or_else(late)
+        Err(unavailable(format!("rows of table {} are not acknowledged", table.path), error))
+    }
+
+    /// Gives up a connection, unless somebody did already. If there is no other, it stays.
+    async fn replace(&self, old: &Arc<FlussConnection>) {
+        let _one = self.replacing.lock().await;
+        if self.closed.load(Ordering::Acquire) || !Arc::ptr_eq(old, &self.connection()) {
+            return;
+        }
+        match connect(&self.config, Self::linger(self.once)).await {
+            Ok(new) => {
+                *self.connection.lock() = Arc::new(new);
+                let old = old.clone();
+                tokio::spawn(async move { cancel(&old).await });
+            }
+            Err(error) => tracing::warn!(%error, "no new connection"),
+        }
     }
 
     /// Cancels what is being sent.
     pub async fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        let _ = self.connection.close(Duration::from_millis(200)).await;
+        cancel(&self.connection()).await;
     }
+}
+
+/// Makes a connection ask anew who leads the buckets of some tables.
+fn forget_leaders(connection: &FlussConnection, of: impl Fn(&PhysicalTablePath) -> bool) {
+    let metadata = connection.get_metadata();
+    let cluster = metadata.get_cluster();
+    let paths = cluster.get_bucket_locations_by_path().keys().filter(|path| of(path));
+    metadata.invalidate_physical_table_meta(&paths.map(|path| PhysicalTablePath::clone(path)).collect());
+}
+
+async fn cancel(connection: &FlussConnection) {
+    forget_leaders(connection, |_| true);
+    let _ = connection.close(CANCEL_WAIT).await;
+}
+
+fn hand_over(connection: &FlussConnection, table: &Table, sent: &Sent) -> Result<ResultHandle> {
+    let record = WriteRecord::for_upsert(
+        table.info.clone(),
+        table.physical.clone(),
+        table.info.get_schema_id(),
+        sent.key.clone(),
+        Some(sent.bucket_key.clone()),
+        WriteFormat::CompactedKv,
+        None,
+        sent.row.clone().map(RowBytes::Owned),
+    );
+    let handle = connection.get_or_create_writer_client().and_then(|client| client.send(&record));
+    handle.map_err(|error| unavailable(format!("table {} cannot be written", table.path), error))
+}
+
+async fn acknowledged(connection: &FlussConnection, writes: &Unfinished) -> fluss::error::Result<()> {
+    // Only to send at once; what it says of the outcome is not used.
+    let _ = connection.get_or_create_writer_client()?.flush().await;
+    for write in &writes.0 {
+        let handle = write
+            .handle
+            .as_ref()
+            .map_err(|error| fluss::error::Error::UnexpectedError { message: error.to_string(), source: None })?;
+        handle.result(handle.wait().await?)?;
+    }
+    Ok(())
 }
 
 /// A table that has another id than the version says.

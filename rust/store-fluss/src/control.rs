@@ -8,14 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use weir_store::{BranchName, ErrorKind, KeyGroupRange, Result, StoreError, VersionRef};
 
-use crate::client::{Ask, Lookups, Unfinished, Writer};
+use crate::client::{Ask, Lookups, RETRY_PAUSE, Unfinished, Writer};
 use crate::encoding::{Reader, put_bytes, put_varint};
 use crate::lineage::Lineage;
+use crate::random;
 use crate::tables::{Table, home};
 
 /// First byte of every entry.
@@ -135,7 +136,30 @@ impl Control {
         &self.writer
     }
 
-    /// Writes an entry to all its groups; durable on return.
+    /// Writes a pin, for a generation that is chosen here; durable on return. Each try is for another generation: a copy of
+    /// an earlier one that arrives after the pin was removed does not tell a replaced attempt that it is none. Such a
+    /// copy of any other entry is no more than garbage.
+    pub async fn put_pin(&self, pin: Entry, timeout: Duration) -> Result<Entry> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let pin = Entry { generation: random(), ..pin.clone() };
+            let (name, value) = (pin.name(), pin.encode());
+            let mut writes = Unfinished::default();
+            for group in pin.groups() {
+                self.send(&group, &name, Some(&value), &mut writes)?;
+            }
+            match self.writer.finish_once(&self.table, &writes, deadline).await {
+                Ok(()) => return Ok(pin),
+                Err(error) if error.kind() != ErrorKind::Unavailable || Instant::now() >= deadline => {
+                    return Err(error);
+                }
+                Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
+            }
+            self.writer.prepare(&self.table).await?;
+        }
+    }
+
+    /// Writes an entry, other than a pin, to all its groups; durable on return.
     pub async fn put(&self, entry: &Entry) -> Result<()> {
         let (name, value) = (entry.name(), entry.encode());
         let mut writes = Unfinished::default();

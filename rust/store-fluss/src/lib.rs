@@ -276,8 +276,6 @@ impl Stores for FlussStores {
                 bytes,
                 lineage: Lineage::clone(&view.lineage),
             };
-            let generation = random();
-            let pin = Entry { generation, ..entry(Kind::Pin) };
             let home = home(branch);
             let used = shared.control.read(&home).await?.into_iter().any(|entry| &entry.branch == branch);
             if used {
@@ -285,7 +283,8 @@ impl Stores for FlussStores {
                 return Err(StoreError::new(ErrorKind::InvalidArgument, message));
             }
             // The pin first: a branch without one is garbage.
-            shared.control.put(&pin).await?;
+            let pin = shared.control.put_pin(entry(Kind::Pin), shared.config.timeout).await?;
+            let generation = pin.generation;
             let mark = Entry { kind: Kind::Branch, ..pin.clone() };
             let opened = async {
                 shared.control.put(&mark).await?;

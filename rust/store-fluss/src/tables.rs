@@ -207,9 +207,10 @@ impl Tables {
         }
         let Some(info) = found else { return Ok(None) };
         self.check(&path, &info, &schema, control)?;
-        let bucket_keys = encoding::bucket_keys(info.get_num_buckets()).ok_or_else(|| {
-            let message =
-                format!("table {path} has {} buckets; at most {MAX_BUCKETS} are supported", info.get_num_buckets());
+        let buckets = info.get_num_buckets();
+        let bucket_keys = if buckets <= MAX_BUCKETS { encoding::bucket_keys(buckets) } else { None };
+        let bucket_keys = bucket_keys.ok_or_else(|| {
+            let message = format!("table {path} has {buckets} buckets; at most {MAX_BUCKETS} are supported");
             StoreError::new(ErrorKind::InvalidArgument, message)
         })?;
         let table = Arc::new(Table {
@@ -256,7 +257,8 @@ impl Tables {
         let deadline = Instant::now() + self.config.timeout;
         loop {
             let made = async {
-                let admin = writer.connection().get_admin()?;
+                let connection = writer.connection();
+                let admin = connection.get_admin()?;
                 admin.create_database(path.database(), None, true).await?;
                 admin.create_table(path, &descriptor, true).await
             };
