@@ -5,6 +5,7 @@
 //! | `flush` is `Ok` though writes were refused | every write's own result is awaited ([`Writer::finish`]) |
 //! | no request has a time limit, and both ways retry for ever | each call ends after [`FlussConfig::timeout`]; lookups are tried again here, writes of rows never |
 //! | metadata without a leader for a bucket leave the last one in one of its two maps and take it out of the other: a writer then finds a server ready and nothing to send to it, asks for no other metadata, and never sends again; closed or dropped in that state it spins for ever, holding a thread of the runtime | it tries nothing again: [`Writer::finish`] does, once [`Writer::prepare`] has made the client forget the leaders and has seen new ones, and over a new connection if there is no answer; leaders are forgotten before a writer is closed ([`forget_leaders`]) |
+//! | two fetches of metadata at once may each leave out what the other has learnt | a writer fetches one at a time ([`Writer::prepare`]) |
 //! | a bootstrap server that takes the connection and does not answer is waited for without end, and the others are not asked | each try has a limit and begins with the next one ([`connect`]) |
 //! | a lookup keeps asking a dead leader | after an error the table's metadata is fetched again ([`Lookups::refresh`]) |
 //! | batches of lookups are cut by a timer, so what was asked together may be answered apart | a lane takes batches of one fixed size only and has no timer ([`Lookups::ask`]) |
@@ -319,6 +320,8 @@ pub struct Writer {
     once: bool,
     connection: Mutex<Arc<FlussConnection>>,
     replacing: tokio::sync::Mutex<()>,
+    /// Held while metadata is fetched.
+    preparing: tokio::sync::Mutex<()>,
     closed: AtomicBool,
 }
 
@@ -343,8 +346,14 @@ impl Writer {
     /// nothing is sent again, so that no copy of it arrives late.
     pub async fn new(config: &FlussConfig, once: bool) -> Result<Self> {
         let connection = Mutex::new(Arc::new(connect(config, Self::linger(once)).await?));
-        let replacing = tokio::sync::Mutex::default();
-        Ok(Self { config: config.clone(), once, connection, replacing, closed: AtomicBool::new(false) })
+        Ok(Self {
+            config: config.clone(),
+            once,
+            connection,
+            replacing: tokio::sync::Mutex::default(),
+            preparing: tokio::sync::Mutex::default(),
+            closed: AtomicBool::new(false),
+        })
     }
 
     fn linger(once: bool) -> Duration {
@@ -362,6 +371,7 @@ impl Writer {
 
     async fn prepare_on(&self, connection: &FlussConnection, table: &Table, deadline: Instant) -> Result<()> {
         loop {
+            let alone = self.preparing.lock().await;
             forget_leaders(connection, |path| path == &*table.physical);
             let error = match tokio::time::timeout(REQUEST_TIMEOUT, connection.get_table(&table.path)).await {
                 Ok(Ok(found)) if found.get_table_info().get_table_id() == table.id => {
@@ -376,6 +386,7 @@ impl Writer {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no answer within {REQUEST_TIMEOUT:?}"),
             };
+            drop(alone);
             if Instant::now() >= deadline {
                 return Err(unavailable(format!("table {} cannot be written", table.path), error));
             }
