@@ -18,7 +18,7 @@
 use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -46,8 +46,8 @@ pub struct Table<T: 'static> {
 struct Slot<T> {
     /// Held by the one call that is inside; guards `inner`.
     busy: AtomicBool,
-    /// Visitors that are inside or wait to be: while there are any, the task thread waits for its turn.
-    visitors: AtomicU32,
+    /// While there are any, the task thread waits for its turn.
+    visitors: Visitors,
     /// Set when a call panicked: what it left behind is not to be trusted.
     broken: AtomicBool,
     inner: UnsafeCell<Inner<T>>,
@@ -107,7 +107,7 @@ impl<T: Send + Sync> Table<T> {
         if slot.is_null() {
             slot = Box::into_raw(Box::new(Slot {
                 busy: AtomicBool::new(false),
-                visitors: AtomicU32::new(0),
+                visitors: Visitors::default(),
                 broken: AtomicBool::new(false),
                 inner: UnsafeCell::new(Inner { generation: 0, value: None, scratch: None }),
                 shared: Mutex::new(Shared { generation: 0, value: None }),
@@ -169,7 +169,7 @@ impl<T: Send + Sync> Table<T> {
     /// As of [`Self::enter`]; [`ErrorKind::Unavailable`] if the task thread stays inside for long.
     pub fn visit(&self, handle: i64) -> Result<Visit<'static, T>> {
         let (slot, generation) = self.slot(handle)?;
-        let visitor = Visitor::new(&slot.visitors);
+        let visitor = slot.visitors.arrive();
         let Some(mut entered) = slot.lock(Instant::now() + TURN) else {
             return Err(Failure::new(
                 ErrorKind::Unavailable,
@@ -262,10 +262,12 @@ impl<T> Slot<T> {
 
     fn lock(&self, deadline: Instant) -> Option<Entered<'_, T>> {
         loop {
+            // Asked before the last try: a thread may be away from its core for longer than it is willing to wait.
+            let late = Instant::now() > deadline;
             if let Some(entered) = self.try_lock() {
                 return Some(entered);
             }
-            if Instant::now() > deadline {
+            if late {
                 return None;
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -275,10 +277,14 @@ impl<T> Slot<T> {
     /// Somebody is inside: `close` for a moment, or a stale handle, or a second thread.
     #[cold]
     fn lock_late(&self, generation: u32) -> Result<Entered<'_, T>> {
-        let mut entered = self.lock(Instant::now() + LEAVING);
-        while entered.is_none() && self.visitors.load(Ordering::Acquire) > 0 {
-            entered = self.lock(Instant::now() + LEAVING);
-        }
+        let entered = loop {
+            let before = self.visitors.look();
+            let entered = self.lock(Instant::now() + LEAVING);
+            // Somebody else is to blame only if there was no visitor all the time.
+            if entered.is_some() || (before.inside() == 0 && before == self.visitors.look()) {
+                break entered;
+            }
+        };
         if self.shared.lock().get(generation).is_none() {
             return Err(Failure::closed());
         }
@@ -289,18 +295,35 @@ impl<T> Slot<T> {
 }
 
 /// Counts a visitor until it is dropped.
-struct Visitor<'a>(&'a AtomicU32);
+/// How many visitors have arrived so far (the upper half), and are inside or wait to be.
+#[derive(Default)]
+struct Visitors(AtomicU64);
 
-impl<'a> Visitor<'a> {
-    fn new(visitors: &'a AtomicU32) -> Self {
-        visitors.fetch_add(1, Ordering::AcqRel);
-        Self(visitors)
+#[derive(Clone, Copy, PartialEq)]
+struct Visited(u64);
+
+struct Visitor<'a>(&'a Visitors);
+
+impl Visitors {
+    fn arrive(&self) -> Visitor<'_> {
+        self.0.fetch_add(1 << 32 | 1, Ordering::AcqRel);
+        Visitor(self)
+    }
+
+    fn look(&self) -> Visited {
+        Visited(self.0.load(Ordering::Acquire))
+    }
+}
+
+impl Visited {
+    fn inside(self) -> u32 {
+        self.0 as u32
     }
 }
 
 impl Drop for Visitor<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -454,13 +477,14 @@ mod tests {
             for visitor in 0..2 {
                 let inside = &inside;
                 threads.spawn(move || {
-                    for _ in 0..200 {
+                    for visits in 0..200 {
                         let mut visit = TABLE.visit(handle).unwrap();
                         visit.value().unwrap();
                         alone(inside);
                         if visitor == 0 {
-                            // Longer than the task thread waits for anyone else.
-                            std::thread::sleep(LEAVING / 10);
+                            // Now and then about as long as the task thread waits for anyone else, so that its wait ends
+                            // while one visitor leaves and before the next arrives.
+                            std::thread::sleep(if visits % 4 == 0 { LEAVING } else { LEAVING / 10 });
                         }
                     }
                 });
@@ -474,6 +498,17 @@ mod tests {
         TABLE.close(handle, Backend::close);
         assert_eq!(kind(TABLE.visit(handle)), Some(ErrorKind::Closed));
         TABLE.free(handle, Backend::close);
+    }
+
+    #[test]
+    fn a_visitor_that_came_and_went_is_seen() {
+        let visitors = Visitors::default();
+        let before = visitors.look();
+        let visitor = visitors.arrive();
+        assert_eq!((before.inside(), visitors.look().inside()), (0, 1));
+        drop(visitor);
+        assert_eq!(visitors.look().inside(), 0);
+        assert!(before != visitors.look());
     }
 
     #[test]
