@@ -3,11 +3,13 @@
 //! No row of an epoch is written before the commits of all earlier epochs have begun, so that a version holds what its
 //! barrier saw and nothing later.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use tokio::sync::oneshot;
 use weir_store::{PageLimit, Row};
 
@@ -43,24 +45,32 @@ enum Step {
 /// Runs until the engine is stopped.
 pub(crate) async fn run<V: Resident>(shared: Arc<Shared<V>>) {
     let mut ending = Ending { shared, error: None };
-    let shared = Arc::clone(&ending.shared);
+    let ended = AssertUnwindSafe(pipeline(&ending.shared)).catch_unwind().await;
+    ending.error = Some(ended.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        EngineError::new(ErrorKind::Internal, format!("the flush pipeline panicked, the log says where: {text}"))
+    }));
+}
+
+/// Why it ended.
+async fn pipeline<V: Resident>(shared: &Shared<V>) -> EngineError {
     let mut pause = FIRST_PAUSE;
     loop {
         if let Err(error) = shared.stop.check() {
-            ending.error = Some(error);
-            return;
+            return error;
         }
-        match next_step(&shared) {
+        match next_step(shared) {
             Step::Idle => {
                 shared.stop.or_until(shared.work.notified()).await;
             }
             Step::Write(epoch) => {
-                order(&shared, epoch);
-                let batch = collect(&shared, epoch);
+                order(shared, epoch);
+                let batch = collect(shared, epoch);
                 if batch.entries.is_empty() {
                     continue;
                 }
-                match write(&shared, batch).await {
+                match write(shared, batch).await {
                     Ok(()) => pause = FIRST_PAUSE,
                     Err(error) => {
                         if shared.stop.check().is_ok() {
@@ -84,7 +94,7 @@ pub(crate) async fn run<V: Resident>(shared: Arc<Shared<V>>) {
                 }
             }
             Step::Delete(command) => {
-                let deleted = shared.stop.or(delete_rows(&shared, &command.prefix)).await;
+                let deleted = shared.stop.or(delete_rows(shared, &command.prefix)).await;
                 let _ = command.reply.send(deleted);
             }
         }
@@ -261,7 +271,7 @@ async fn delete_rows<V: Resident>(shared: &Shared<V>, prefix: &[u8]) -> Result<u
     }
 }
 
-/// Tells everyone who waits for the pipeline that it has ended, also if it panicked.
+/// Tells everyone who waits for the pipeline that it has ended, also if it was dropped.
 struct Ending<V: Resident> {
     shared: Arc<Shared<V>>,
     error: Option<EngineError>,
@@ -270,7 +280,7 @@ struct Ending<V: Resident> {
 impl<V: Resident> Drop for Ending<V> {
     fn drop(&mut self) {
         let error = self.error.take().unwrap_or_else(|| {
-            EngineError::new(ErrorKind::Internal, "the flush pipeline ended: it panicked, or its runtime was shut down")
+            EngineError::new(ErrorKind::Internal, "the flush pipeline ended: its runtime was shut down")
         });
         // In this order: an epoch is frozen under the lock, and only while the pipeline runs.
         self.shared.inner.lock().pipeline_ended = Some(error.clone());

@@ -782,13 +782,19 @@ impl<V: Resident> WorkingSet<V> {
         }
     }
 
-    /// The store has these entries of a batch: rows that were not overwritten meanwhile are clean. `keep`: the task thread
+    /// The store has these entries of a batch, a slice of them at a time, between which the task thread may evict: rows
+    /// that were not overwritten meanwhile are clean. `keep`: the task thread
     /// is about to merge a page that may be older than the batch, and needs the tombstones.
     pub fn acknowledge(&mut self, entries: &[crate::batch::Entry], keep: bool) {
         for (i, entry) in entries.iter().enumerate() {
-            self.rows.prefetch(entries.get(i + PREFETCHED).map(|later| later.place).into_iter());
+            let end = self.rows.end();
+            self.rows.prefetch(entries.get(i + PREFETCHED).map(|later| later.place).into_iter().filter(|&id| id < end));
+            // A row that was taken twice is clean since its first entry, and may have been evicted with its chunk.
+            if entry.displaced || entry.place >= end {
+                continue;
+            }
             let slot = &mut self.rows[entry.place];
-            if entry.displaced || !slot.has(FLUSHING) {
+            if !slot.has(FLUSHING) {
                 continue;
             }
             slot.flags &= !FLUSHING;
@@ -976,5 +982,30 @@ mod tests {
         set.evict(0);
         assert_eq!((set.rows.used(), set.groups.len(), set.heap_bytes), (0, 0, 0));
         assert!(set.resident_bytes() < full / 10 + set.absence.bytes(), "{}", set.resident_bytes());
+    }
+    #[test]
+    fn a_row_that_a_batch_has_twice_may_be_evicted_in_between() {
+        let mut set = working_set();
+        set.absence.max_bytes = usize::MAX;
+        let mut batch = Batch::new(1);
+        for round in 0..2_u32 {
+            for i in 0..1000_u32 {
+                set.set(&i.to_be_bytes(), Some(&(i + round).to_le_bytes()));
+            }
+            assert!(set.collect(&mut batch, usize::MAX, usize::MAX, usize::MAX));
+        }
+        assert_eq!(batch.entries.len(), 2000);
+        set.acknowledge(&batch.entries[..1000], false);
+        set.evict(0);
+        assert!(set.rows.used() == 0 && set.rows.end() < 500, "{}", set.rows.end());
+        set.set(&7_u32.to_be_bytes(), Some(b"of the next epoch"));
+        set.acknowledge(&batch.entries[1000..], false);
+        assert_eq!(set.dirty_rows, 1);
+        match set.find(&7_u32.to_be_bytes()) {
+            Found::Row(id) => {
+                assert_eq!(set.touch(id).map(SmallBytes::as_bytes).as_deref(), Some(&b"of the next epoch"[..]))
+            }
+            _ => panic!("row 7 has been written"),
+        }
     }
 }

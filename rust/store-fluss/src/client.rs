@@ -11,7 +11,7 @@
 //! | batches of lookups are cut by a timer, so what was asked together may be answered apart | a lane takes batches of one fixed size only and has no timer ([`Lookups::ask`]) |
 //! | one batch in flight a lookup client | one client a lane, as many lanes as run side by side |
 //! | no TCP_NODELAY: a request over 8 KiB waits 40 ms | batches stay below [`MAX_REQUEST_BYTES`] |
-//! | a write blocks its thread when the buffer is full | never more than [`MAX_UNSENT_BYTES`] are unsent |
+//! | a write blocks its thread, without end, when the buffer of 64 MiB is full, of which each bucket takes a whole batch however little is in it | never more than [`MAX_UNSENT_BYTES`] are unsent; a writer that many branches share has small batches ([`SHARED_BATCH_BYTES`]); the wait has an end |
 //! | batches of one bucket may overtake each other unless the client may send them again | what must stay in order goes in one batch ([`MAX_BATCH_BYTES`]), which nothing but [`Writer::finish`] sends off |
 //! | writes right after a table was made fail for about a second | [`crate::tables`] writes a first row to each bucket, which may be retried |
 //! | a table that is there may be "not found" while servers restart | creating says so itself, and looking is tried again |
@@ -42,6 +42,8 @@ const KEY_OVERHEAD: usize = 4;
 pub const MAX_UNSENT_BYTES: usize = 8 << 20;
 /// Rows of one bucket that surely fit into one batch of the client, which holds 2 MiB.
 pub const MAX_BATCH_BYTES: usize = 3 << 19;
+/// Of the writer that all branches share: ten operators' tables of 16 buckets each take 10 MiB of the buffer.
+const SHARED_BATCH_BYTES: i32 = 64 << 10;
 /// How long one request may take before it is asked again elsewhere.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this time a write that may be sent again is: a leader that has to wait for a lost follower takes a few seconds.
@@ -59,10 +61,15 @@ pub fn unavailable(what: impl std::fmt::Display, cause: impl std::fmt::Display) 
 
 /// Opens a connection. A batch of rows that nobody waits for is sent after `linger`. Nothing is sent twice: the client's own
 /// numbering of batches, which would make that harmless, starts anew after some errors.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] at once if the servers refuse the credentials; [`ErrorKind::Unavailable`] after
+/// [`FlussConfig::timeout`] if none can be reached.
 pub async fn connect(config: &FlussConfig, linger: Duration) -> Result<FlussConnection> {
     let mut client = Config {
         writer_batch_timeout_ms: linger.as_millis() as i64,
         writer_dynamic_batch_size_enabled: false,
+        writer_buffer_wait_timeout_ms: REQUEST_TIMEOUT.as_millis() as u64,
         writer_acks: "all".to_owned(),
         writer_enable_idempotence: false,
         writer_retries: 0,
@@ -72,6 +79,10 @@ pub async fn connect(config: &FlussConfig, linger: Duration) -> Result<FlussConn
         connect_timeout_ms: REQUEST_TIMEOUT.as_millis() as u64,
         ..Config::default()
     };
+    if linger < NEVER {
+        client.writer_batch_size = SHARED_BATCH_BYTES;
+        client.writer_dynamic_batch_size_min = SHARED_BATCH_BYTES;
+    }
     if let Some(credentials) = &config.credentials {
         client.security_protocol = "sasl".to_owned();
         client.security_sasl_username = credentials.user.clone();
@@ -86,6 +97,13 @@ pub async fn connect(config: &FlussConfig, linger: Duration) -> Result<FlussConn
         let limit = config.timeout.min(2 * REQUEST_TIMEOUT);
         let error = match tokio::time::timeout(limit, FlussConnection::new(client.clone())).await {
             Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) if error.api_error() == Some(FlussError::AuthenticateException) => {
+                let advice = "check the user's name and password";
+                return Err(StoreError::new(ErrorKind::InvalidArgument, format!("{}: {error} {advice}", what())));
+            }
+            Ok(Err(error @ fluss::error::Error::IllegalArgument { .. })) => {
+                return Err(StoreError::new(ErrorKind::InvalidArgument, format!("{}: {error}", what())));
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {limit:?}"),
         };
