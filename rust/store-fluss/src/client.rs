@@ -14,6 +14,7 @@
 //! | a write blocks its thread, without end, when the buffer of 64 MiB is full, of which each bucket takes a whole batch however little is in it | never more than [`MAX_UNSENT_BYTES`] are unsent; a writer that many branches share has small batches ([`SHARED_BATCH_BYTES`]); the wait has an end |
 //! | batches of one bucket may overtake each other unless the client may send them again | what must stay in order goes in one batch ([`MAX_BATCH_BYTES`]), which nothing but [`Writer::finish`] sends off |
 //! | writes right after a table was made fail for about a second | [`crate::tables`] writes a first row to each bucket, which may be retried |
+//! | a tablet server that is asked for a table before its buckets have leaders may never learn of them (the server's defect) | the coordinator is asked first ([`crate::tables`]) |
 //! | a table that is there may be "not found" while servers restart | creating says so itself, and looking is tried again |
 
 use std::collections::HashMap;

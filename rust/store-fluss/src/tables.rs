@@ -21,6 +21,8 @@ pub const CONTROL_TABLE: &str = "weir-control";
 const GROUPS_TOGETHER: u32 = 8;
 /// A table of rows from which a bucket can be told is written to by its chain rows only; this one is for the first.
 const FIRST: u64 = 0;
+/// How long the election of leaders may take before a table is used all the same.
+const ELECTION_WAIT: Duration = Duration::from_secs(3);
 /// Between two looks for a table that is being made.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -220,6 +222,9 @@ impl Tables {
             info: Arc::new(info),
             bucket_keys,
         });
+        if create {
+            self.await_leaders(writer).await;
+        }
         writer.prepare(&table).await?;
         if !control {
             // The first writes to a new table fail for a while; these may be sent again, as they say nothing.
@@ -272,6 +277,32 @@ impl Tables {
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// Waits, not for long, until every bucket of the cluster has a leader.
+    ///
+    /// A tablet server that is asked for a new table before the election looks into ZooKeeper, and may put what it saw there
+    /// over what the coordinator has told it meanwhile: it then knows of no leader until that changes (Fluss 1.0.0,
+    /// `TabletServerMetadataProvider.getTablesMetadataFromZK`). The coordinator answers after it has handled what came before.
+    async fn await_leaders(&self, writer: &Writer) {
+        let waiting = async {
+            loop {
+                let connection = writer.connection();
+                let health = match connection.get_admin() {
+                    Ok(admin) => admin.get_cluster_health().await,
+                    Err(error) => Err(error),
+                };
+                match health {
+                    Ok(health) if health.active_leader_replicas < health.num_leader_replicas => {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    Ok(_) => return,
+                    // Perhaps this user may not ask.
+                    Err(error) => return tracing::debug!(%error, "the health of the cluster is unknown"),
+                }
+            }
+        };
+        let _ = tokio::time::timeout(ELECTION_WAIT, waiting).await;
     }
 
     async fn look_once(&self, writer: &Writer, path: &TablePath) -> Result<TableInfo, LookError> {

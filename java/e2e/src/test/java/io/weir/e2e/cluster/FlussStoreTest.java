@@ -1,6 +1,7 @@
 package io.weir.e2e.cluster;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.InstanceOfAssertFactories.STRING;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.weir.e2e.BackendUnderTest;
@@ -175,6 +176,21 @@ class FlussStoreTest {
         cluster.dispose(checkpoint);
         Await.until(DEADLINE, "nothing of the job in Fluss", () -> branches(job).isEmpty());
         assertThat(failure(options, copy.toUri().toString())).contains("MissingVersionException");
+    }
+
+    @Test
+    void aWrongPasswordIsRefused() throws Exception {
+        assumeTrue(BackendUnderTest.FLUSS_PASSWORD != null, "servers that ask for one");
+        Configuration options = TestCluster.manualOptions(checkpoints);
+        options.setString("state.backend.weir.fluss.sasl.password", "not-the-password");
+        // Refused at once, so not as a server that cannot be reached in that time.
+        options.setString("state.backend.weir.store.timeout", "10 min");
+        control.finishAfter(10);
+        assertThat(cluster.failureOf(counting(options), null))
+                .hasStackTraceContaining("InvalidArgumentException")
+                .hasStackTraceContaining("check the user's name and password")
+                .extracting(ExceptionUtils::stringifyException, STRING)
+                .doesNotContain("not-the-password");
     }
 
     @Test
