@@ -2,7 +2,7 @@
 
 use crate::index::Index;
 use crate::rows::RowKey;
-use crate::slab::{Slab, Vacant};
+use crate::slab::{Slab, Vacant, prefetch};
 
 /// The rows of one key and namespace of a map or list state. What finding a row needs lies on the first cache line.
 #[repr(C, align(64))]
@@ -49,6 +49,14 @@ impl Groups {
     pub fn find(&self, hash: u32, prefix: &[u8]) -> Option<u32> {
         let slab = &self.slab;
         self.index.find(hash, |id| slab[id].prefix.as_slice() == prefix)
+    }
+
+    /// Has the processor read the prefix that [`Self::find`] will compare.
+    #[inline]
+    pub fn prefetch(&self, hash: u32) {
+        if let Some(id) = self.index.guess(hash) {
+            prefetch(&raw const self.slab[id].prefix);
+        }
     }
 
     pub fn insert(&mut self, hash: u32, prefix: &[u8], complete: bool) -> u32 {

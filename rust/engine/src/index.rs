@@ -2,6 +2,7 @@
 //! entries would cost two.
 
 use crate::groups::spread;
+use crate::slab::prefetch;
 
 /// 32 bits of hash and a name each; what a name stands for, the caller compares.
 pub(crate) struct Index {
@@ -62,6 +63,20 @@ impl Index {
         self.position(hash, is).map(|at| id_of(self.entries[at]))
     }
 
+    /// A name of this hash, which may be that of another key. Reads nothing but the table.
+    #[inline]
+    pub fn guess(&self, hash: u32) -> Option<u32> {
+        self.find(hash, |_| true)
+    }
+
+    /// Has the processor read where the search for a hash begins.
+    #[inline]
+    pub fn prefetch(&self, hash: u32) {
+        if !self.entries.is_empty() {
+            prefetch(&raw const self.entries[self.home(hash)]);
+        }
+    }
+
     /// Adds a name that is not there.
     pub fn insert(&mut self, hash: u32, id: u32) {
         if 4 * (self.len + 1) > 3 * self.entries.len() {
@@ -115,6 +130,11 @@ impl Index {
         if self.entries.len() > 8 * self.len + 64 {
             self.rebuild((3 * self.len).next_power_of_two().max(FIRST));
         }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.len
     }
 
     #[inline]

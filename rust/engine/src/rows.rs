@@ -54,6 +54,8 @@ pub(crate) const REFERENCED: u8 = 4;
 pub(crate) const FLUSHING: u8 = 8;
 /// The store may have a row of this key, or get one from a batch or a frozen epoch.
 pub(crate) const MAYBE_STORED: u8 = 16;
+/// A row of a group that the index of rows names too.
+pub(crate) const INDEXED: u8 = 32;
 
 /// A row, on a cache line of its own.
 ///

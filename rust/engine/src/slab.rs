@@ -120,14 +120,7 @@ impl<T: Vacant, const N: usize> Slab<T, N> {
     /// Has the processor read so many places side by side rather than one after the other.
     #[inline]
     pub fn prefetch(&self, ids: impl Iterator<Item = u32>) {
-        #[cfg(target_arch = "x86_64")]
-        for id in ids {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: the address is that of a place; a prefetch reads nothing that the program sees.
-            unsafe { _mm_prefetch((&raw const self[id]).cast(), _MM_HINT_T0) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        drop(ids);
+        ids.for_each(|id| prefetch(&raw const self[id]));
     }
 
     /// The names of the last chunk.
@@ -164,6 +157,19 @@ impl<T: Vacant, const N: usize> Slab<T, N> {
             + self.regions.capacity() * size_of::<Region>()
             + self.free.capacity() * size_of::<u128>()
     }
+}
+
+/// Has the processor read the line of the cache at an address, and goes on meanwhile.
+#[inline]
+pub(crate) fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing that the program sees, and does nothing at an address that cannot be read.
+        unsafe { _mm_prefetch(address.cast(), _MM_HINT_T0) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 impl<T, const N: usize> Slab<T, N> {

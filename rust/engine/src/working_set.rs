@@ -12,7 +12,7 @@ use crate::groups::{Groups, Position};
 use crate::index::Index;
 use crate::options::EngineOptions;
 use crate::resident::Resident;
-use crate::rows::{FLUSHING, IN_GROUP, MAYBE_STORED, REFERENCED, RowKey, Rows, Slot, USED};
+use crate::rows::{FLUSHING, IN_GROUP, INDEXED, MAYBE_STORED, REFERENCED, RowKey, Rows, Slot, USED};
 
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -116,10 +116,11 @@ impl<V: Resident> WorkingSet<V> {
         hasher.finish()
     }
 
-    /// Of a row of a group; not what [`Self::hash`] gives for the whole key.
-    fn group_row_hash(&self, prefix: &[u8], suffix: &[u8]) -> u64 {
+    /// Of a row of a group whose prefix has this hash; not what [`Self::hash`] gives for the whole key.
+    #[inline]
+    fn group_row_hash(&self, prefix_hash: u64, suffix: &[u8]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        hasher.write(prefix);
+        hasher.write_u64(prefix_hash);
         hasher.write(suffix);
         hasher.finish()
     }
@@ -127,7 +128,42 @@ impl<V: Resident> WorkingSet<V> {
     #[inline]
     fn find_in_index(&self, hash: u32, key: &[u8]) -> Option<u32> {
         let rows = &self.rows;
-        self.index.find(hash, |id| rows[id].key.as_slice() == key)
+        self.index.find(hash, |id| !rows[id].has(IN_GROUP) && rows[id].key.as_slice() == key)
+    }
+
+    /// Finds a row of a group by the index of rows alone, which need not name it.
+    ///
+    /// Of a map with few entries, one of many, nothing is in the processor's cache: the lines of both indexes are asked for
+    /// at once, then those of the row and of the group's prefix. By the group and the order of its rows it is four, one
+    /// after the other.
+    #[inline]
+    fn find_indexed(&self, prefix_hash: u64, row_hash: u64, prefix: &[u8], suffix: &[u8]) -> Option<u32> {
+        self.index.prefetch(fold(row_hash));
+        self.groups.prefetch(fold(prefix_hash));
+        let (rows, groups) = (&self.rows, &self.groups);
+        self.index.find(fold(row_hash), |id| {
+            let row = &rows[id];
+            row.has(IN_GROUP) && row.key.as_slice() == suffix && groups[row.owner].prefix.as_slice() == prefix
+        })
+    }
+
+    /// Has the index of rows name a row of a group.
+    fn add_to_index(&mut self, id: u32, row_hash: u64) {
+        let slot = &mut self.rows[id];
+        if !slot.has(INDEXED) {
+            slot.flags |= INDEXED;
+            self.index.insert(fold(row_hash), id);
+            self.changed = true;
+        }
+    }
+
+    /// What the index of rows has a row under.
+    fn index_hash(&self, id: u32) -> u32 {
+        let slot = &self.rows[id];
+        if !slot.has(IN_GROUP) {
+            return slot.owner;
+        }
+        fold(self.group_row_hash(self.hash(self.groups[slot.owner].prefix.as_slice()), slot.key.as_slice()))
     }
 
     #[inline]
@@ -153,18 +189,24 @@ impl<V: Resident> WorkingSet<V> {
     #[inline]
     pub fn find_in_group(&mut self, prefix: &[u8], suffix: &[u8]) -> Found {
         let hash = self.hash(prefix);
+        let row_hash = self.group_row_hash(hash, suffix);
+        if let Some(id) = self.find_indexed(hash, row_hash, prefix, suffix) {
+            return Found::Row(id);
+        }
         let Some(group) = self.groups.find(fold(hash), prefix) else {
-            let absent =
-                self.absence.is_known(group_hash(hash)) || self.absence.is_known(self.group_row_hash(prefix, suffix));
+            let absent = self.absence.is_known(group_hash(hash)) || self.absence.is_known(row_hash);
             return if absent { Found::Absent } else { Found::Unknown };
         };
         match self.find_row(group, suffix) {
-            Ok((_, id)) => Found::Row(id),
+            Ok((_, id)) => {
+                self.add_to_index(id, row_hash);
+                Found::Row(id)
+            }
             Err(_) if self.groups[group].complete => {
                 self.groups[group].referenced = true;
                 Found::Absent
             }
-            Err(_) if self.absence.is_known(self.group_row_hash(prefix, suffix)) => Found::Absent,
+            Err(_) if self.absence.is_known(row_hash) => Found::Absent,
             Err(_) => Found::Unknown,
         }
     }
@@ -218,16 +260,23 @@ impl<V: Resident> WorkingSet<V> {
     #[inline]
     pub fn set_in_group(&mut self, prefix: &[u8], suffix: &[u8], value: Option<&[u8]>) {
         let hash = self.hash(prefix);
+        let row_hash = self.group_row_hash(hash, suffix);
+        if let Some(id) = self.find_indexed(hash, row_hash, prefix, suffix) {
+            return self.write(id, value);
+        }
         let found = self.groups.find(fold(hash), prefix);
         let at = match found.map(|group| self.find_row(group, suffix)) {
-            Some(Ok((_, id))) => return self.write(id, value),
+            Some(Ok((_, id))) => {
+                self.add_to_index(id, row_hash);
+                return self.write(id, value);
+            }
             Some(Err(at)) => Some(at),
             None => None,
         };
         let absent = match found {
             Some(group) => self.groups[group].complete,
             None => self.absence.is_known(group_hash(hash)),
-        } || self.absence.is_known(self.group_row_hash(prefix, suffix));
+        } || self.absence.is_known(row_hash);
         if absent && value.is_none() {
             return;
         }
@@ -236,6 +285,7 @@ impl<V: Resident> WorkingSet<V> {
         let flags = IN_GROUP | if absent { 0 } else { MAYBE_STORED };
         let id = self.insert(RowKey::new(suffix), value, group, flags);
         self.insert_in_group(group, at, suffix, id);
+        self.add_to_index(id, row_hash);
         self.mark_dirty(id);
     }
 
@@ -470,7 +520,10 @@ impl<V: Resident> WorkingSet<V> {
         debug_assert!(slot.epoch == 0 && slot.value.is_none());
         let superfluous = if slot.has(IN_GROUP) {
             let group = &self.groups[slot.owner];
-            group.complete || self.absence.is_known(self.group_row_hash(group.prefix.as_slice(), slot.key.as_slice()))
+            group.complete || {
+                let prefix_hash = self.hash(group.prefix.as_slice());
+                self.absence.is_known(self.group_row_hash(prefix_hash, slot.key.as_slice()))
+            }
         } else {
             self.absence.is_known(self.hash(slot.key.as_slice()))
         };
@@ -486,15 +539,14 @@ impl<V: Resident> WorkingSet<V> {
         self.heap_bytes -= slot.heap_bytes();
         let owner = slot.owner;
         let in_group = slot.has(IN_GROUP);
-        if in_group {
-            if let Ok((at, _)) = self.find_row(owner, self.rows[id].key.as_slice()) {
-                let group = &mut self.groups[owner];
-                self.heap_bytes -= group.rows.bytes();
-                group.rows.remove(at);
-                self.heap_bytes += group.rows.bytes();
-            }
-        } else {
-            self.index.remove(owner, id);
+        if !in_group || slot.has(INDEXED) {
+            self.index.remove(self.index_hash(id), id);
+        }
+        if in_group && let Ok((at, _)) = self.find_row(owner, self.rows[id].key.as_slice()) {
+            let group = &mut self.groups[owner];
+            self.heap_bytes -= group.rows.bytes();
+            group.rows.remove(at);
+            self.heap_bytes += group.rows.bytes();
         }
         let slot = &mut self.rows[id];
         slot.key = RowKey::EMPTY;
@@ -598,9 +650,10 @@ impl<V: Resident> WorkingSet<V> {
                 let owner = slot.owner;
                 let group = &self.groups[owner];
                 let prefix = group.prefix.as_slice();
-                let (row, whole) = (self.group_row_hash(prefix, slot.key.as_slice()), group_hash(self.hash(prefix)));
-                self.absence.evicted(row);
-                self.absence.evicted(whole);
+                let hash = self.hash(prefix);
+                let row_hash = self.group_row_hash(hash, slot.key.as_slice());
+                self.absence.evicted(row_hash);
+                self.absence.evicted(group_hash(hash));
                 self.groups[owner].complete = false;
                 if self.load.as_ref().is_some_and(|load| load.group == owner) {
                     self.load = None;
@@ -655,6 +708,9 @@ impl<V: Resident> WorkingSet<V> {
     fn relocate(&mut self, from: u32) {
         let to = self.rows.alloc();
         debug_assert!(to < from);
+        if !self.rows[from].has(IN_GROUP) || self.rows[from].has(INDEXED) {
+            self.index.rename(self.index_hash(from), from, to);
+        }
         let slot = &mut self.rows[from];
         let (key, value) = (std::mem::replace(&mut slot.key, RowKey::EMPTY), slot.value.take());
         let (owner, flags) = (slot.owner, std::mem::take(&mut slot.flags));
@@ -669,7 +725,6 @@ impl<V: Resident> WorkingSet<V> {
             let key = std::mem::replace(&mut self.rows[from].key, RowKey::EMPTY);
             self.rows[to].key = key;
         } else {
-            self.index.rename(owner, from, to);
             self.rows[to].key = key;
         }
         let slot = &mut self.rows[to];
@@ -977,12 +1032,51 @@ mod tests {
             }
         }
         assert_eq!(found, set.rows.used());
+        assert_eq!(set.index.len(), found);
         let group = set.find_group(&prefix).unwrap();
         assert!(set.group_rows(group, None).is_sorted_by_key(|id| set.rows[id].key.as_slice()));
         set.evict(0);
         assert_eq!((set.rows.used(), set.groups.len(), set.heap_bytes), (0, 0, 0));
+        assert_eq!(set.index.len(), 0);
         assert!(set.resident_bytes() < full / 10 + set.absence.bytes(), "{}", set.resident_bytes());
     }
+    #[test]
+    fn a_row_of_a_group_is_indexed_when_it_is_asked_for() {
+        let mut set = working_set();
+        // The keys of two rows are equal but for where the prefix ends, and one is a value row's.
+        let rows: [(&[u8], &[u8]); 3] = [(b"ab", b"c"), (b"a", b"bc"), (b"b", b"c")];
+        for (prefix, suffix) in rows {
+            set.insert_clean_in_group(prefix, suffix, Some(&[prefix, b"/", suffix].concat()), false);
+        }
+        set.set(b"abc", Some(b"value"));
+        assert_eq!(set.index.len(), 1);
+        for (at, indexed) in [(0, 2), (1, 3), (2, 4), (0, 4), (1, 4), (2, 4)] {
+            let (prefix, suffix) = rows[at];
+            let Found::Row(id) = set.find_in_group(prefix, suffix) else { panic!("{prefix:?} {suffix:?} is there") };
+            let expected = [prefix, b"/", suffix].concat();
+            assert_eq!(set.touch(id).map(SmallBytes::as_bytes).as_deref(), Some(expected.as_slice()));
+            assert_eq!(set.index.len(), indexed);
+        }
+        assert!(set.find_in_group(b"ab", b"d") == Found::Absent && set.find_in_group(b"abc", b"") == Found::Absent);
+        let found = set.find(b"abc");
+        assert!(
+            matches!(found, Found::Row(id) if set.rows[id].value.as_ref().is_some_and(|v| *v.as_bytes() == *b"value"))
+        );
+        for (prefix, suffix) in rows {
+            set.set_in_group(prefix, suffix, None);
+        }
+        set.set(b"abc", None);
+        let mut batch = Batch::new(1);
+        assert!(set.collect(&mut batch, usize::MAX, usize::MAX, usize::MAX));
+        assert_eq!(batch.entries.len(), 3);
+        set.acknowledge(&batch.entries, false);
+        set.evict(0);
+        assert_eq!((set.rows.used(), set.index.len()), (0, 0));
+        for (prefix, suffix) in rows {
+            assert!(set.find_in_group(prefix, suffix) == Found::Absent);
+        }
+    }
+
     #[test]
     fn a_row_that_a_batch_has_twice_may_be_evicted_in_between() {
         let mut set = working_set();
