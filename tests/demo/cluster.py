@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from install import DemoError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ports import free_ports
 
 _LIBC = ctypes.CDLL(None)  # loaded here: little may be done between fork and exec
 
@@ -67,11 +71,11 @@ class Cluster:
         return self.run / "checkpoints"
 
     def configuration(self) -> dict[str, str]:
-        self.port, rpc, blob = _free_ports(3)
+        self.port, rpc, blob = free_ports(3)
         return {
             # The one line that puts Weir under every job of the cluster.
             "state.backend.type": WEIR_FACTORY if self.backend == "weir" else self.backend,
-            # All processes on the loopback interface; ports were free a moment ago.
+            # All processes on the loopback interface; the ports stay free until they are bound.
             "jobmanager.rpc.address": "127.0.0.1",
             "jobmanager.rpc.port": str(rpc),
             "jobmanager.bind-host": "127.0.0.1",
@@ -168,7 +172,8 @@ class Cluster:
         """Fails when a process of the cluster has ended by itself."""
         for process in self.processes:
             if process.popen.poll() is not None:
-                raise DemoError(f"the {process.name} ended with code {process.popen.returncode}; see {self.logs}")
+                words = self._last_words(process)
+                raise DemoError(f"the {process.name} ended with code {process.popen.returncode}; see {self.logs}{words}")
 
     def wait(self, ready: Callable[[], Any], what: str, timeout: float, pause: float = 0.2) -> Any:
         """Waits until `ready` answers something true, and returns that."""
@@ -240,6 +245,14 @@ class Cluster:
         self.processes.append(process)
         return process
 
+    def _last_words(self, process: Process) -> str:
+        """What a process that ended said of it: its last errors and their causes. TaskManagers share their logs."""
+        entry = "standalonesession" if process.id == "jobmanager" else "taskexecutor"
+        logs = [self.logs / f"{process.id}.start", *sorted(self.logs.glob(f"flink-*-{entry}-*"))]
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        errors = [line for line in lines if " ERROR " in line or line.startswith("Caused by: ")]
+        return "".join(f"\n    {line}" for line in (errors or lines)[-12:])
+
     def _environment(self) -> dict[str, str]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("FLINK_", "HADOOP_", "HBASE_"))}
         return clean | {
@@ -260,14 +273,6 @@ class Cluster:
                 return json.loads(response.read() or b"{}")
         except urllib.error.HTTPError as error:
             raise OSError(f"{method} {path}: {error.code} {error.read()[:500]!r}") from error
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _die_with_parent() -> None:

@@ -25,6 +25,10 @@ from typing import NoReturn
 
 from zookeeper import ZooKeeper
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ports import free_ports
+
 HOME = Path(__file__).resolve().parents[2] / ".weir" / "fluss"
 MAVEN = "https://repo1.maven.org/maven2"
 VERSION = "0.9.1-incubating"
@@ -324,11 +328,7 @@ def _ports(count: int, first: int) -> list[int]:
             if _answers(port):
                 raise ClusterError(f"port {port} is in use; choose others with --port")
         return list(range(first, first + count))
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    return free_ports(count)
 
 
 def _answers(port: int) -> bool:
